@@ -107,6 +107,8 @@ inline const std::vector<Row>& rows() {
       {"optimizer.beta1", "0.5", run},
       {"optimizer.beta2", "0.5", run},
       {"optimizer.eps", "1e-2", run},
+      {"optimizer.momentum", "0.5", run, "", "bin", {"--optimizer.name=SGD"}},
+      {"optimizer.nesterov", "", run, "", "bin", {"--optimizer.name=SGD"}},
       {"optimizer.implementation", "for-loop", said, "optimizer.implementation=for-loop: the fused kernel is used"},
       {"optimizer.early_step_in_backward", "", refused, "the optimizer steps after the backward pass"},
       {"optimizer.param_groups", kGroup, run},

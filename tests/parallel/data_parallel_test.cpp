@@ -92,7 +92,8 @@ const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {
   be_quiet();
   const Layout reduced{"reductions", {"--training.mixed_precision_reduce=bfloat16"}};
   const Layout stored{"weights", {"--training.dtype=bfloat16", "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"}};
-  for (const Layout& layout : {reduced, stored}) {
+  const Layout sgd{"SGD", {"--training.dtype=bfloat16", "--optimizer.stochastic_rounding", "--optimizer.name=SGD", "--optimizer.nesterov"}};
+  for (const Layout& layout : {reduced, stored, sgd}) {
     check_close(together(rank, layout, layout.together(kPlain, rank.world), 5, at::kCPU),
                 alone(layout.together(kPlain, 1), 5, rank.world, layout, at::kCPU), 1e-6, 1e-2, layout.name);
   }

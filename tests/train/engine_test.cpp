@@ -204,7 +204,8 @@ TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
        std::vector<std::vector<std::string>>{{"--quantize.scheme=none"},
                                              {"--quantize.scheme=fp8_tensorwise", "--optimizer.state_dtype=bfloat16"},
                                              {"--quantize.scheme=none", "--training.dtype=bfloat16", "--optimizer.stochastic_rounding"},
-                                             {"--quantize.scheme=int8_weight"}}) {
+                                             {"--quantize.scheme=int8_weight"},
+                                             {"--quantize.scheme=int8_weight", "--optimizer.name=SGD", "--optimizer.nesterov"}}) {
     std::vector<std::vector<at::Tensor>> found;
     for (const char* offload : {"--training.offload=", "--training.offload=optimizer"}) {
       std::vector<std::string> arguments = more;
@@ -220,7 +221,7 @@ TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
       }
       found.push_back(everything(engine));
       for (const nn::ParameterStore::Unit& unit : engine.store().units()) {
-        EXPECT_EQ(unit.flat.states.size(), 2);
+        EXPECT_FALSE(unit.flat.states.empty());
         for (const at::Tensor& state : unit.flat.states)
           EXPECT_EQ(state.is_cpu(), found.size() > 2 || options.device.is_cpu()) << unit.name;
       }
@@ -258,6 +259,8 @@ TEST_P(EngineDraws, DependOnTheStepAlone) {
 INSTANTIATE_TEST_SUITE_P(
     Recipes, EngineDraws,
     testing::Values(std::vector<std::string>{"--quantize.scheme=none"},
+                    std::vector<std::string>{"--optimizer.name=SGD", "--optimizer.nesterov", "--training.dtype=bfloat16",
+                                             "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"},
                     std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
                     std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding"},
                     std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.grad_input=false"},

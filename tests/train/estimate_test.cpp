@@ -247,6 +247,8 @@ TEST(Estimate, StatesInHostMemoryAreNotTheDevices) {
   const double states = 8 * 2359349248.0;
   EXPECT_EQ(host.host_bytes, states);
   EXPECT_EQ(there.host_bytes, 0);
+  EXPECT_EQ(bench({"--training.offload=optimizer", "--optimizer.name=SGD"}).host_bytes, states / 2);
+  EXPECT_EQ(bench({"--training.offload=optimizer", "--optimizer.name=SGD", "--optimizer.momentum=0"}).host_bytes, 0);
   EXPECT_NEAR(there.peak().bytes() - host.peak().bytes(), states, 1);
   const auto optimizer = [](const Estimate& e) {
     return std::find_if(e.work.begin(), e.work.end(), [](const WorkTime& w) { return w.work == "optimizer"; })->ms;

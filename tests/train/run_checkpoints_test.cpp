@@ -110,6 +110,36 @@ TEST(RunCheckpoints, HoldStatesThatLieInHostMemoryOnCuda) {
   expect_host_states_are_saved_and_loaded(*device);
 }
 
+TEST(RunCheckpoints, StatesHaveTheirOptimizersNamesAndLoadUnderFormerOnes) {
+  const SmallRuns runs;
+  const std::vector<std::string> sgd = {"--training.steps=50", "--optimizer.name=SGD", "--optimizer.nesterov"};
+  Parts p(runs, "run", sgd), other(runs, "other", sgd), adam(runs, "adam", {"--training.steps=50"});
+  EXPECT_TRUE(p.checkpoints.load());
+  p.step(), p.step();
+  const auto saved = [&](bool renames) {
+    StepState state = collect_state(p.engine, p.progress, nlohmann::json::object(), p.config, false);
+    size_t buffers = 0;
+    for (NamedTensor& t : state.optim) {
+      EXPECT_EQ(t.name.find("exp_avg"), std::string::npos) << t.name;
+      const size_t at = t.name.rfind(".momentum_buffer");
+      if (at == std::string::npos) continue;
+      ++buffers;
+      if (renames) t.name.replace(at, std::string::npos, ".exp_avg");
+    }
+    EXPECT_EQ(buffers, p.engine.optimizer_states().size());
+    p.store->save(state, true);
+    return p.store->open(p.progress.step);
+  };
+  for (const bool renames : {false, true}) {
+    p.step();
+    const LoadedStep step = saved(renames);
+    restore_model(other.engine, step), restore_optimizer(other.engine, step);
+    expect_equal(other.state(), p.state());
+    EXPECT_EQ(other.engine.updates(), p.engine.updates());
+    expect_error([&] { restore_optimizer(adam.engine, step); }, "another optimizer wrote it; set optimizer.name and its options back");
+  }
+}
+
 TEST(RunCheckpoints, AnotherVocabularyNamesItsOption) {
   const SmallRuns runs;
   Parts first(runs, "first", {"--training.steps=50"});

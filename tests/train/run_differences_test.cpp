@@ -126,7 +126,7 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
 }
 
 // 20 steps of a schedule (all) or 3 are done, and the step has the same loader state.
-class CourseDifferences : public RunDifferences {
+class TrainingDifferences : public RunDifferences {
  protected:
   static constexpr const char* kSteps = "--training.steps=20";
   static Strings with(Strings more) {
@@ -139,32 +139,32 @@ class CourseDifferences : public RunDifferences {
       state["dataloader"] = loader_;
     });
   }
-  Strings course(const Strings& more, const LoadedStep& step) { return course_differences(small_config(with(more)), step, {loader_}); }
+  Strings training(const Strings& more, const LoadedStep& step) { return training_differences(small_config(with(more)), step, {loader_}); }
   const Json loader_ = {{"source", "a"}, {"documents", "text"}, {"options", "packing=concat"}};
 };
 
-TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
+TEST_F(TrainingDifferences, TheScheduleAndTheRatesAtTheStep) {
   const LoadedStep step = step_at(20);  // a finished schedule stored as step 3
-  EXPECT_EQ(course({}, step), Strings{});
-  EXPECT_EQ(course({"--training.steps=40"}, step),
+  EXPECT_EQ(training({}, step), Strings{});
+  EXPECT_EQ(training({"--training.steps=40"}, step),
             (Strings{"training.steps is 40, it was 20", "the learning rate at step 4 is 0.0008807, by the former schedule 0.0001603"}));
-  EXPECT_EQ(course({"--optimizer.lr=8e-2"}, step),
+  EXPECT_EQ(training({"--optimizer.lr=8e-2"}, step),
             (Strings{"optimizer.lr is 0.08, it was 0.0015", "the learning rate at step 4 is 0.008547, by the former schedule 0.0001603"}));
-  EXPECT_EQ(course({"--lr_scheduler.decay_type=linear"}, step),
+  EXPECT_EQ(training({"--lr_scheduler.decay_type=linear"}, step),
             (Strings{R"(lr_scheduler.decay_type is "linear", it was "cosine")",
                      "the learning rate at step 4 is 0.000225, by the former schedule 0.0001603"}));
-  EXPECT_EQ(course({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
-  EXPECT_EQ(course({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
+  EXPECT_EQ(training({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
+  EXPECT_EQ(training({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
             "the learning rate at step 4 is 0.00075, by the former schedule 0.0001603");
   // A longer stable phase differs later; a schedule without decay does not depend on the step count.
   const LoadedStep stable = step_at(3, {"--lr_scheduler.decay_ratio=0.5"}), constant = step_at(3, {"--lr_scheduler.decay_ratio=0"});
-  EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
+  EXPECT_EQ(training({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
             (Strings{"training.steps is 40, it was 20",
                      "the learning rate at step 4 is 0.0015, by the former schedule 0.0015; it first differs at step 12"}));
-  EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0", "--training.steps=40"}, constant), Strings{});
+  EXPECT_EQ(training({"--lr_scheduler.decay_ratio=0", "--training.steps=40"}, constant), Strings{});
 }
 
-TEST_F(CourseDifferences, OptimizerBatchAndGuards) {
+TEST_F(TrainingDifferences, OptimizerBatchAndGuards) {
   const LoadedStep step = step_at(3);
   const std::pair<Strings, const char*> cases[] = {
       {{"--optimizer.weight_decay=0"}, "optimizer.weight_decay is 0.0, it was 0.1"},
@@ -178,18 +178,32 @@ TEST_F(CourseDifferences, OptimizerBatchAndGuards) {
       {{"--training.dataloader.document_positions"}, "training.dataloader.document_positions is true, it was false"},
       {{"--model.attn_mask_type=block_causal"}, R"(model.attn_mask_type is "block_causal", it was null)"},
   };
-  for (const auto& [options, line] : cases) EXPECT_EQ(course(options, step), Strings{line});
+  for (const auto& [options, line] : cases) EXPECT_EQ(training(options, step), Strings{line});
+}
+
+TEST_F(TrainingDifferences, OptionsOfAnotherOptimizerAreNone) {
+  const Strings sgd = {"--optimizer.name=SGD"}, nesterov = {sgd[0], "--optimizer.nesterov"};
+  EXPECT_EQ(training({"--optimizer.momentum=0.5"}, step_at(3)), Strings{});
+  const LoadedStep step = step_at(3, {sgd[0], "--optimizer.eps=1"});
+  EXPECT_EQ(training(sgd, step), Strings{});
+  EXPECT_EQ(training(nesterov, step), Strings{"optimizer.nesterov is true, it was false"});
+  const LoadedStep earlier = step_of(with(sgd), [&](Json& state) {  // of a version that took the momentum from beta1
+    state["dataloader"] = loader_, state["lr_scheduler"]["last_epoch"] = 3;
+    state["config"]["optimizer"].erase("momentum"), state["config"]["optimizer"]["beta1"] = 0.5;
+  });
+  EXPECT_EQ(training(sgd, earlier), Strings{"optimizer.momentum is 0.9, it was 0.5"});
+  EXPECT_EQ(training({sgd[0], "--optimizer.momentum=0.5"}, earlier), Strings{});
 }
 
 // Batches count for each of the ranks that read rows: what they are together is compared.
-TEST_F(CourseDifferences, RowsOfAllRanks) {
+TEST_F(TrainingDifferences, RowsOfAllRanks) {
   const LoadedStep one = step_at(3);
-  EXPECT_EQ(course({"--training.global_batch_size=16"}, one),
+  EXPECT_EQ(training({"--training.global_batch_size=16"}, one),
             Strings{"the global batch is 16 rows, it was 8 (training.global_batch_size = 16 with 1 data-parallel rank, "
                     "training.global_batch_size = -1, local_batch_size = 8 with 1 before)"});
-  EXPECT_EQ(course({"--training.local_batch_size=4", "--training.global_batch_size=8"}, one), Strings{});
+  EXPECT_EQ(training({"--training.local_batch_size=4", "--training.global_batch_size=8"}, one), Strings{});
   const auto by = [&](int64_t ranks, const Strings& more, const LoadedStep& step, int64_t validation = 0, bool micro_batches = false) {
-    return course_differences(small_config(with(more)), step, {loader_, ranks, validation, micro_batches});
+    return training_differences(small_config(with(more)), step, {loader_, ranks, validation, micro_batches});
   };
   const char* twice =
       "the global batch is 16 rows, it was 8 (training.global_batch_size = -1, local_batch_size = 8 with 2 data-parallel ranks, 1 before)";
@@ -221,25 +235,25 @@ TEST_F(CourseDifferences, RowsOfAllRanks) {
               "6 before)"});
 }
 
-TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
+TEST_F(TrainingDifferences, NothingOfWhatChangesNoResult) {
   const LoadedStep step = step_at(3);
-  EXPECT_EQ(course({"--metrics.log_freq=1", "--checkpoint.interval=3", "--job.description=x", "--training.dataloader.num_workers=3",
-                    "--training.device=cpu", "--training.global_batch_size=8", "--optimizer.implementation=foreach",
-                    "--training.dataloader.add_bos", "--training.dataloader.repeat", "--activation_checkpoint.mode=full"},
-                   step),
+  EXPECT_EQ(training({"--metrics.log_freq=1", "--checkpoint.interval=3", "--job.description=x", "--training.dataloader.num_workers=3",
+                      "--training.device=cpu", "--training.global_batch_size=8", "--optimizer.implementation=foreach",
+                      "--training.dataloader.add_bos", "--training.dataloader.repeat", "--activation_checkpoint.mode=full"},
+                     step),
             Strings{});
   // For data the loader's state decides: a corpus may move.
   const Strings moved = {"--training.dataset_path=elsewhere"};
-  EXPECT_EQ(course(moved, step), Strings{});
+  EXPECT_EQ(training(moved, step), Strings{});
   Json other = loader_;
   other["source"] = "b";
-  EXPECT_EQ(course_differences(small_config(with(moved)), step, {other}).size(), 1u);
-  EXPECT_EQ(course_differences(small_config(with({"--training.seq_len=64", "--training.dataloader.packing=first_fit"})), step, {other}),
+  EXPECT_EQ(training_differences(small_config(with(moved)), step, {other}).size(), 1u);
+  EXPECT_EQ(training_differences(small_config(with({"--training.seq_len=64", "--training.dataloader.packing=first_fit"})), step, {other}),
             (Strings{"training.seq_len is 64, it was 512", R"(training.dataloader.packing is "first_fit", it was "concat")",
                      "training.dataloader.document_positions is true, it was false"}));
   // Before a seed checkpoint nothing was trained, and a damaged state tells nothing.
   const LoadedStep damaged = step_of(with({}), [](Json& state) { state["config"] = Json::parse(R"({"training": [1], "optimizer": 2})"); });
-  EXPECT_EQ(course({"--optimizer.lr=1e-2"}, damaged), Strings{});
+  EXPECT_EQ(training({"--optimizer.lr=1e-2"}, damaged), Strings{});
 }
 
 TEST_F(RunDifferences, HyperParametersByName) {

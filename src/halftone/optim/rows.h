@@ -1,6 +1,18 @@
 #pragma once
 #include "halftone/fused/simd.h"
-#include "halftone/optim/block.h"
+#include "halftone/optim/step.h"
+
+namespace halftone {
+
+// Piece of an optimizer segment.
+struct OptimizerBlock {
+  const OptimizerSegment* segment;
+  int64_t begin, count;  // elements, from the segment's first
+  float grad_factor = 1;
+  const uint16_t* noise = nullptr;  // [count rounded up to 16] draws for stochastic rounding, or null
+};
+
+}  // namespace halftone
 
 // Included once per instruction set.
 namespace halftone::HALFTONE_SIMD {
@@ -38,11 +50,12 @@ void store_stochastic(float* p, Vec a, const uint16_t*, Lanes lanes) {
 template <class P, class S, class G, class Rule>
 void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b, const Rule rule) {
   constexpr size_t kStates = Rule::kStates.size();
-  auto* param = static_cast<P*>(p.param) + b.offset;
-  auto* grad = static_cast<G*>(p.grad) + b.offset;
-  auto* copy = p.compute_copy ? p.compute_copy + b.offset : nullptr;
+  const int64_t offset = b.segment->offset + b.begin;
+  auto* param = static_cast<P*>(p.param) + offset;
+  auto* grad = static_cast<G*>(p.grad) + offset;
+  auto* copy = p.compute_copy ? p.compute_copy + offset : nullptr;
   S* states[kStates];
-  for (size_t k = 0; k < kStates; ++k) states[k] = p.states[k] ? static_cast<S*>(p.states[k]) + b.offset : nullptr;
+  for (size_t k = 0; k < kStates; ++k) states[k] = p.states[k] ? static_cast<S*>(p.states[k]) + offset : nullptr;
   const Vec factor = set1(b.grad_factor);
   each_vector(0, b.count, [&](int64_t i, auto lanes) {
     const Vec g = load(grad + i, lanes) * factor;
@@ -69,7 +82,7 @@ void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b, const Rule
           using P = typename decltype(param)::type;
           using S = typename decltype(state)::type;
           using G = typename decltype(grad)::type;
-          optimizer_typed<P, S, G>(p, b, Rule::at(p.options, b.lr, b.weight_decay, static_cast<double>(p.step)));
+          optimizer_typed<P, S, G>(p, b, Rule::at(p.options, b.segment->lr, b.segment->weight_decay, static_cast<double>(p.step)));
         });
       });
     });

@@ -12,22 +12,20 @@
 #include "halftone/optim/rows.h"
 
 namespace halftone {
+namespace avx512 {
+void optimizer_block(const OptimizerStep&, const OptimizerBlock&);  // optim/step_avx512.cpp
+}
 namespace {
 
-constexpr int64_t kBlock = 16384;  // elements per work item
+constexpr int64_t kBlock = 16384;  // elements
 
-struct Stretch {
-  const OptimizerSegment* segment;
-  int64_t begin, end;  // within the segment
-};
-
-std::vector<Stretch> cut(std::span<const OptimizerSegment> segments) {
-  std::vector<Stretch> work;
+std::vector<OptimizerBlock> cut(std::span<const OptimizerSegment> segments) {
+  std::vector<OptimizerBlock> blocks;
   for (const auto& s : segments) {
     check(s.offset >= 0 && s.count >= 0, "optimizer segment: expected offset and count of at least 0, found {} and {}", s.offset, s.count);
-    for (int64_t i = 0; i < s.count; i += kBlock) work.push_back({&s, i, std::min(s.count, i + kBlock)});
+    for (int64_t i = 0; i < s.count; i += kBlock) blocks.push_back({&s, i, std::min(s.count - i, kBlock)});
   }
-  return work;
+  return blocks;
 }
 
 // 16 random bits per element (numerics.md section 4, L = 16): group i >> 3, word (i & 7) >> 1, low half for even i. On a little-endian
@@ -56,8 +54,8 @@ void check_step(const OptimizerStep& p) {
 }  // namespace
 
 void optimizer_step(const OptimizerStep& p) {
-  const std::vector<Stretch> work = cut(p.segments);
-  if (work.empty()) return;
+  const std::vector<OptimizerBlock> blocks = cut(p.segments);
+  if (blocks.empty()) return;
   check_step(p);
   if (p.outcome && !p.outcome->updated) {
     const auto width = static_cast<int64_t>(size_of(p.grad_dtype));
@@ -66,19 +64,15 @@ void optimizer_step(const OptimizerStep& p) {
     }
     return;
   }
-  const auto block = &fused_kernels() == &v3::fused_kernels() ? v3::optimizer_block : avx512::optimizer_block;
+  const auto step = &fused_kernels() == &v3::fused_kernels() ? v3::optimizer_block : avx512::optimizer_block;
   const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
-  parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> noise(stochastic ? kBlock / 2 + 32 : 0);
-    for (int64_t w = begin; w < end; ++w) {
-      const Stretch& stretch = work[static_cast<size_t>(w)];
-      const OptimizerSegment& s = *stretch.segment;
-      OptimizerBlock b{s.offset + stretch.begin, stretch.end - stretch.begin, s.lr, s.weight_decay, 1, nullptr};
+    for (int64_t i = begin; i < end; ++i) {
+      OptimizerBlock b = blocks[static_cast<size_t>(i)];
       if (p.outcome) b.grad_factor = p.outcome->grad_factor;
-      if (stochastic) {
-        b.noise = draw_noise(s, stretch.begin, b.count, static_cast<uint32_t>(p.step), noise);
-      }
-      block(p, b);
+      if (stochastic) b.noise = draw_noise(*b.segment, b.begin, b.count, static_cast<uint32_t>(p.step), noise);
+      step(p, b);
     }
   });
 }

@@ -78,7 +78,7 @@ void RunCheckpoints::warn_of_differences(const LoadedStep& step) const {
   rows.micro_batches_count =
       run_.engine.built().description->experts() > 0 && (run_.config.parallelism.expert_parallel_capacity > 0 ||
                                                          decided(run_.engine.built().description->hyper_parameters(), "route_aux_loss"));
-  for (const std::string& difference : course_differences(run_.config, step, rows))
+  for (const std::string& difference : training_differences(run_.config, step, rows))
     log_warning("this run differs from {}: {}", step.folder().filename().string(), difference);
 }
 

@@ -29,8 +29,8 @@ constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
                                                          "optimizer.state_dtype"};
 
 // Sections that decide the course of a run, with some fields of others, and what in them changes no result or is compared otherwise.
-constexpr std::array<std::string_view, 3> kCourseSections = {"optimizer", "training", "training.dataloader"};
-constexpr std::array<std::string_view, 2> kCourse = {"model.attn_mask_type", "validation.holdout"};
+constexpr std::array<std::string_view, 3> kTrainingSections = {"optimizer", "training", "training.dataloader"};
+constexpr std::array<std::string_view, 2> kTraining = {"model.attn_mask_type", "validation.holdout"};
 constexpr std::array<std::string_view, 14> kIdle = {"training.steps",             // of a schedule, which is compared as a whole
                                                     "training.local_batch_size",  // by what they mean: add_row_differences
                                                     "training.global_batch_size",
@@ -129,6 +129,12 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
     add_differences(found, here[i].place + ": ", options_of(here[i]), options_of(there[i]));
 }
 
+// An option that another optimizer takes.
+bool is_foreign(const OptimizerConfig& config, std::string_view option) {
+  const auto takes = [&](const optim::Optimizer& o) { return o.takes(option); };
+  return !takes(optim::optimizer_of(config.name)) && std::ranges::any_of(optim::optimizers(), takes);
+}
+
 // Spells out values that mean "by other settings".
 Json resolved(Json config) {
   if (!config.is_object() || !member_at(config, "training.dataloader")) return config;
@@ -142,6 +148,10 @@ Json resolved(Json config) {
   // The other names denote one kernel.
   if (const Json* name = member_at(config, "optimizer.implementation"); name != nullptr && *name != "fused_opt_states_bf16")
     config["optimizer"]["implementation"] = "fused";
+  // Earlier versions read SGD's momentum from beta1.
+  const Json *name = member_at(config, "optimizer.name"), *beta1 = member_at(config, "optimizer.beta1");
+  if (name != nullptr && *name == "SGD" && beta1 != nullptr && !member_at(config, "optimizer.momentum"))
+    config["optimizer"]["momentum"] = Json(*beta1);
   return config;
 }
 
@@ -290,7 +300,7 @@ Strings arithmetic_differences(const JobConfig& config, const LoadedStep& step) 
   return found;
 }
 
-Strings course_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run) {
+Strings training_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run) {
   if (step.step() == 0) return {};
   const Json state = saved_state(step), mine = resolved(Json::parse(to_json(config))),
              theirs = resolved(state.value("config", Json::object()));
@@ -301,8 +311,9 @@ Strings course_differences(const JobConfig& config, const LoadedStep& step, cons
   const bool same_rows = same("source") && same("documents") && same("options");
   Strings found;
   add_field_differences(found, config, mine, theirs, [&](const std::string& name) {
+    if (section_of(name) == "optimizer" && is_foreign(config.optimizer, leaf_of(name))) return false;
     if (lists(kIdle, name) || lists(kArithmetic, name) || (same_rows && lists(kData, name))) return false;
-    return lists(kCourseSections, section_of(name)) || lists(kCourse, name);
+    return lists(kTrainingSections, section_of(name)) || lists(kTraining, name);
   });
   add_row_differences(found, mine, theirs, run, step);
   add_schedule_differences(found, config, step, mine, theirs);

@@ -30,6 +30,6 @@ struct RunRows {
 // on. A schedule that differs is followed by the learning rates of both at the step at which the run resumes. Settings that lead to the
 // same rows are no difference, and rows are counted over all ranks: "the global batch is 2 rows, it was 4 (...)". Nothing for step 0,
 // before which there is no course.
-std::vector<std::string> course_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run);
+std::vector<std::string> training_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run);
 
 }  // namespace halftone
