@@ -1,5 +1,7 @@
 #include "halftone/ops/product_plan.h"
 
+#include <utility>
+
 #include "halftone/formats/describe.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/quantize/operand_shape.h"
