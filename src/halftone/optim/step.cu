@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "halftone/device/error_text.h"
+#include "halftone/device/launch.h"
 #include "halftone/optim/step.cuh"
-#include "halftone/optim/step_cuda.h"
 
 namespace halftone::device {
 namespace {
@@ -84,7 +84,9 @@ const char* problem(const OptimizerStep& p) {
 }  // namespace
 }  // namespace halftone::device
 
-const char* halftone_cuda_optimizer_step(const halftone::OptimizerStep* what, void* stream) {
+// CUDA implementation of optim/step.h: bit-identical to the CPU. param, states, grad, outcome and compute_copy are device pointers;
+// `segments` is a host pointer and is read before the function returns.
+HALFTONE_CUDA_EXPORT const char* halftone_cuda_optimizer_step(const halftone::OptimizerStep* what, void* stream) {
   using namespace halftone;
   using namespace halftone::device;
   const OptimizerStep& p = *what;
