@@ -33,7 +33,7 @@ struct DemoModel {
     args.insert(args.end(), arguments.begin(), arguments.end());
     config = load_config(args, {1}).config;
     built = build_model(config.model, 256);
-    nn::apply_recipes(*built.model, nn::recipe_plan(config.quantize, config.model, layers()), layers(), device.type());
+    nn::apply_recipes(*built.model, nn::recipe_rules(config.quantize, config.model, layers()), layers(), device.type());
     nn::StorageOptions options;
     options.device = device;
     store.materialize(*built.model, options);

@@ -69,7 +69,7 @@ class Padding : public OnDeviceWith<Case> {
     quantize.scheme.name = param().scheme, quantize.targets = {"Linear", "GroupedExperts"};
     built_ = build_model(config, 0);
     const int64_t layers = built_.model->size().layers;
-    nn::apply_recipes(*built_.model, nn::recipe_plan(quantize, config, layers), layers, test_device().type());
+    nn::apply_recipes(*built_.model, nn::recipe_rules(quantize, config, layers), layers, test_device().type());
     built_.model->set_recompute(nn::RecomputePlan(static_cast<size_t>(layers), param().recompute));
     nn::StorageOptions options;
     options.device = test_device();

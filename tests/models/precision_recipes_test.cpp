@@ -40,7 +40,7 @@ Loaded load_precision(const std::string& name) {
   const JobConfig config = load_config(args, {1}).config;
   Loaded l{build_model(config.model, 4096), {}, {}};
   const int64_t layers = l.built.model->size().layers;
-  const nn::RecipePlan plan = nn::recipe_plan(config.quantize, config.model, layers);
+  const nn::RecipeRules plan = nn::recipe_rules(config.quantize, config.model, layers);
   l.rules = plan.rules;
   nn::apply_recipes(*l.built.model, plan, layers, at::kCPU);
   l.built.model->for_each_module([&](nn::Module& m) {

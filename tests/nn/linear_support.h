@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "halftone/nn/recipe_options.h"
+#include "halftone/config/layer_recipe.h"
 #include "halftone/ops/linear.h"
 #include "halftone/ops/stored_weight.h"
 #include "ops/test_device.h"

@@ -247,8 +247,8 @@ TEST_P(MoEBalance, CanBeForced) {
 }
 INSTANTIATE_TEST_SUITE_P(On, MoEBalance, test_devices());
 
-RecipePlan plan(const std::string& scheme, std::vector<std::string> targets) {
-  RecipePlan p;
+RecipeRules plan(const std::string& scheme, std::vector<std::string> targets) {
+  RecipeRules p;
   p.rules.emplace_back();
   p.rules[0].scheme = scheme, p.rules[0].targets = std::move(targets);
   return p;
@@ -271,7 +271,7 @@ TEST(MoERecipe, ExpertsAreNamedByClassAndRouterGatesByName) {
 TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
   Root root(shape(4, 1));
   const auto refuses = [&](const char* scheme, auto set, const std::string& word) {
-    RecipePlan p = plan(scheme, {"GroupedExperts"});
+    RecipeRules p = plan(scheme, {"GroupedExperts"});
     set(p.rules[0]);
     try {
       apply_recipes(root, p, 1, at::kCPU);
@@ -293,7 +293,7 @@ TEST(MoERecipe, OscillatingWeightsOfExpertsAreSetOnTheirGrid) {
     MoE::Shape shape_of_32 = shape(4, 1);
     shape_of_32.hidden = 32;  // full blocks
     Root root(shape_of_32);
-    RecipePlan p = plan(scheme, {"GroupedExperts"});
+    RecipeRules p = plan(scheme, {"GroupedExperts"});
     p.rules[0].deosc_step = 1, p.rules[0].deosc_period = 4;
     apply_recipes(root, p, 1, at::kCPU);
     ParameterStore store;

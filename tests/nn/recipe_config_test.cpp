@@ -14,19 +14,19 @@ namespace {
 using Strings = std::vector<std::string>;
 
 JobConfig config(const Strings& args) { return load_config_text("", "X.toml", args).config; }
-RecipePlan plan(const Strings& args, int64_t layers = 6) {
+RecipeRules plan(const Strings& args, int64_t layers = 6) {
   const JobConfig c = config(args);
-  return recipe_plan(c.quantize, c.model, layers);
+  return recipe_rules(c.quantize, c.model, layers);
 }
 
 TEST(RecipeConfig, EveryOptionReachesTheRule) {
-  const RecipePlan p = plan({"--quantize.scheme=mxfp4",        "--quantize.targets=re:.*w1",     "--quantize.ignore=re:layers.0",
-                             "--quantize.preset=alto",         "--quantize.use_2dblock_x=false", "--quantize.use_2dblock_w=false",
-                             "--quantize.use_hadamard",        "--quantize.use_sr_grad",         "--quantize.use_dge",
-                             "--quantize.clip_mode=dynamic",   "--quantize.scale_mode=even",     "--quantize.wgrad_hp=false",
-                             "--quantize.lora_rank=64",        "--quantize.deosc_step=10",       "--quantize.deosc_period=20",
-                             "--quantize.deosc_ratio=8",       "--quantize.deosc_log_freq=2",    "--quantize.emulate",
-                             "--quantize.skip_first_layers=1", "--quantize.skip_last_layers=0.2"});
+  const RecipeRules p = plan({"--quantize.scheme=mxfp4",        "--quantize.targets=re:.*w1",     "--quantize.ignore=re:layers.0",
+                              "--quantize.preset=alto",         "--quantize.use_2dblock_x=false", "--quantize.use_2dblock_w=false",
+                              "--quantize.use_hadamard",        "--quantize.use_sr_grad",         "--quantize.use_dge",
+                              "--quantize.clip_mode=dynamic",   "--quantize.scale_mode=even",     "--quantize.wgrad_hp=false",
+                              "--quantize.lora_rank=64",        "--quantize.deosc_step=10",       "--quantize.deosc_period=20",
+                              "--quantize.deosc_ratio=8",       "--quantize.deosc_log_freq=2",    "--quantize.emulate",
+                              "--quantize.skip_first_layers=1", "--quantize.skip_last_layers=0.2"});
   ASSERT_EQ(p.rules.size(), 1u);
   const RecipeRule& r = p.rules[0];
   EXPECT_EQ(r.scheme, "mxfp4");
@@ -80,8 +80,8 @@ TEST(RecipeConfig, UnsetOptionsStayUnset) {
 }
 
 TEST(RecipeConfig, TablesGiveEachSchemeItsOwnOptions) {
-  const RecipePlan p = plan({"--quantize.scheme={\"mxfp4\": [\"re:.*w1\"], \"int8\": [\"re:.*w2\"], \"nvfp4\": \"re:.*w3\"}",
-                             "--quantize.use_hadamard", "--quantize.stochastic_rounding", "--quantize.two_level_scaling=tensorwise"});
+  const RecipeRules p = plan({"--quantize.scheme={\"mxfp4\": [\"re:.*w1\"], \"int8\": [\"re:.*w2\"], \"nvfp4\": \"re:.*w3\"}",
+                              "--quantize.use_hadamard", "--quantize.stochastic_rounding", "--quantize.two_level_scaling=tensorwise"});
   ASSERT_EQ(p.rules.size(), 3u);
   EXPECT_EQ(p.rules[0].use_hadamard, true);
   EXPECT_FALSE(p.rules[0].stochastic_rounding || p.rules[0].two_level_scaling);
@@ -125,7 +125,7 @@ TEST(RecipeConfig, ConvertersOfTorchtitan) {
   EXPECT_TRUE(plan({"--model.converters=quantize.grouped_mm.mx"}).rules.empty());
   for (const auto& [name, scheme] : {std::pair{"mx", "mxfp8_e4m3"}, {"float8", "fp8_rowwise"}}) {
     const std::string converter = fmt::format("quantize.grouped_mm.{}", name);
-    const RecipePlan p = plan({"--model.converters=" + converter, fmt::format("--{}.fqns=experts", converter)});
+    const RecipeRules p = plan({"--model.converters=" + converter, fmt::format("--{}.fqns=experts", converter)});
     ASSERT_EQ(p.rules.size(), 1u);
     EXPECT_EQ(p.rules[0].scheme, scheme);
     EXPECT_EQ(p.rules[0].kind, "GroupedExperts");
@@ -140,7 +140,7 @@ TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
                          "  two_modifiers:\n    LowPrecisionTrainingModifier:\n"
                          "      {scheme: int8, targets: [output], ignore: [], skip_last_layers: 2, emulate: true, group_align: 64}\n";
   testing::internal::CaptureStdout();
-  const RecipePlan p = plan({"--quantize.recipe", path});
+  const RecipeRules p = plan({"--quantize.recipe", path});
   EXPECT_NE(testing::internal::GetCapturedStdout().find(path + ":5: quantize.group_align: each expert's rows are padded"),
             std::string::npos);
   ASSERT_EQ(p.rules.size(), 2u);
@@ -161,13 +161,13 @@ TEST(RecipeConfig, WhatTheConfigurationWouldRefuseFailsHereToo) {
   QuantizeConfig q;
   q.scheme.name = "int8";
   q.use_hadamard = true;
-  const RecipeRule r = recipe_plan(q, {}, 6).rules[0];
+  const RecipeRule r = recipe_rules(q, {}, 6).rules[0];
   EXPECT_THROW(layer_recipe(r.scheme, r, "layers.0.attention.wq"), Error);
   q = {};
   q.scheme.name = "fp8_blockwise";
   ModelConfig model;
   model.converters = {"quantize.linear.mx"};
-  EXPECT_THROW(recipe_plan(q, model, 6), Error);
+  EXPECT_THROW(recipe_rules(q, model, 6), Error);
 }
 
 class Net : public Module {
@@ -184,7 +184,7 @@ class Net : public Module {
   RMSNorm& norm;
 };
 
-std::string refusal(const RecipePlan& p) {
+std::string refusal(const RecipeRules& p) {
   Net net;
   try {
     apply_recipes(net, p, 2, at::kCPU);
@@ -200,7 +200,7 @@ void expect_words(const std::string& said, std::initializer_list<const char*> wo
 }
 
 TEST(RecipeMatching, MistakesNameTheLayer) {
-  RecipePlan p;
+  RecipeRules p;
   p.rules.resize(1);
   RecipeRule& r = p.rules[0];
   r.scheme = "int8", r.place = "X.yaml:3: ";
@@ -230,7 +230,7 @@ TEST(RecipeMatching, MistakesNameTheLayer) {
 
 TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {
   Net net;
-  RecipePlan p;
+  RecipeRules p;
   p.rules.resize(1);
   p.rules[0].scheme = "mxfp4", p.rules[0].targets = {"Linear", "GroupedExperts"};
   const auto lines = apply_recipes(net, p, 2, at::kCPU);
@@ -315,8 +315,8 @@ TEST(RecipeMatching, ATiedHeadIsMeasuredByItsTable) {
 
 TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {
   Net net;
-  RecipePlan p = plan({"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
-                       "--quantize.linear.float8.filter_fqns=auto_filter_small_kn"});
+  RecipeRules p = plan({"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
+                        "--quantize.linear.float8.filter_fqns=auto_filter_small_kn"});
   expect_words(apply_recipes(net, p, 2, at::kCPU)[0], {"fp8_rowwise on 0 Linear", "2 small (layers.0.wide, output)", "layers.1.odd"});
   p = plan({"--model.converters=float8", "--quantize.linear.float8.filter_fqns=output,auto_filter_small_kn"});
   Net tensorwise;  // N <= 1024 or K > 4096 decides here, so the wide layer is not quantised

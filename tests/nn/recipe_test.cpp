@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "halftone/base/error.h"
 #include "halftone/nn/layers.h"
@@ -22,8 +23,8 @@ class Net : public Module {
   Linear &first, &odd, &output;
 };
 
-RecipePlan plan(const std::string& scheme, std::vector<std::string> targets = {"Linear"}) {
-  RecipePlan p;
+RecipeRules rules(const std::string& scheme, std::vector<std::string> targets = {"Linear"}) {
+  RecipeRules p;
   RecipeRule rule;
   rule.scheme = scheme, rule.targets = std::move(targets);
   p.rules.push_back(rule);
@@ -32,7 +33,7 @@ RecipePlan plan(const std::string& scheme, std::vector<std::string> targets = {"
 
 TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
   Net net;
-  const auto lines = apply_recipes(net, plan("int8"), 0, at::kCPU);
+  const auto lines = apply_recipes(net, rules("int8"), 0, at::kCPU);
   EXPECT_EQ(net.first.recipe().name, "int8");
   EXPECT_EQ(net.odd.recipe().name, "none");
   EXPECT_EQ(net.output.recipe().name, "none");
@@ -45,7 +46,7 @@ TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
 // GEMMs of a layer with a recipe read only codes: it has no compute copy, and a unit of its own.
 TEST(Recipe, WeightsReadAsCodesAloneHaveNoCopy) {
   Net net;
-  apply_recipes(net, plan("int8"), 0, at::kCPU);
+  apply_recipes(net, rules("int8"), 0, at::kCPU);
   EXPECT_EQ(ParameterStore::least_bytes(net, {}), 64 * 32 * (4 + 4) + (20 * 32 + 32 * 16) * (4 + 4 + 2));
   ParameterStore store;
   store.materialize(net, {});
@@ -63,7 +64,7 @@ TEST(Recipe, WeightsReadAsCodesAloneHaveNoCopy) {
   EXPECT_TRUE(at::equal(plain.value, net.odd.weight.master.to(at::kBFloat16)));
 
   Net floats;  // unquantised: the quantiser reads them directly
-  apply_recipes(floats, plan("int8"), 0, at::kCPU);
+  apply_recipes(floats, rules("int8"), 0, at::kCPU);
   StorageOptions options;
   options.compute = at::kFloat;
   ParameterStore whole;
@@ -114,20 +115,20 @@ TEST(Recipe, PatternsThatTakeForeverAreErrors) {
 
 TEST(Recipe, MistakesAreErrors) {
   Net net;
-  EXPECT_THROW(apply_recipes(net, plan("int9"), 0, at::kCPU), Error);
-  EXPECT_THROW(apply_recipes(net, plan("int8", {"re:nothing"}), 0, at::kCPU), Error);
-  EXPECT_THROW(apply_recipes(net, plan("int8", {}), 0, at::kCPU), Error);
-  RecipePlan wide = plan("mxfp4");
+  EXPECT_THROW(apply_recipes(net, rules("int9"), 0, at::kCPU), Error);
+  EXPECT_THROW(apply_recipes(net, rules("int8", {"re:nothing"}), 0, at::kCPU), Error);
+  EXPECT_THROW(apply_recipes(net, rules("int8", {}), 0, at::kCPU), Error);
+  RecipeRules wide = rules("mxfp4");
   wide.rules[0].lora_rank = 1 << 20;  // before anything of that size is allocated
   EXPECT_THROW(apply_recipes(net, wide, 0, at::kCPU), Error);
-  RecipePlan twice = plan("int8");
-  twice.rules.push_back(plan("fp8_rowwise", {"first"}).rules[0]);
+  RecipeRules twice = rules("int8");
+  twice.rules.push_back(rules("fp8_rowwise", {"first"}).rules[0]);
   EXPECT_THROW(apply_recipes(net, twice, 0, at::kCPU), Error);
 }
 
 TEST(Recipe, SwitchesChooseTheProducts) {
   Net net;
-  RecipePlan p = plan("int8");
+  RecipeRules p = rules("int8");
   p.rules[0].grad_weight = false, p.rules[0].use_sr_grad = true;
   apply_recipes(net, p, 0, at::kCPU);
   EXPECT_FALSE(net.first.recipe().x_wgrad.quantized());
@@ -135,6 +136,52 @@ TEST(Recipe, SwitchesChooseTheProducts) {
   EXPECT_FALSE(net.first.recipe().x_forward.stochastic);
   p.rules[0].scheme = "fp8_rowwise";
   EXPECT_THROW(apply_recipes(net, p, 0, at::kCPU), Error);
+}
+
+// A scheme that the table does not have: fp8 rows forward, compute dtype backward. Its row alone makes a layer run with it.
+TEST(Recipe, AToySchemeIsOneRow) {
+  constexpr auto kRow = detail::kRow8;
+  static constexpr SchemeFamily kFamily{.options = "fast_accum", .experts = false};
+  const Scheme toy{detail::operands("toy", 16, kRow, kRow, {}, {}, {}, {}), "fp8 rows forward", &kFamily};
+  RecipeOptions options;
+  options.fast_accum = StringList{"forward"};
+  const LayerRecipe recipe = layer_recipe(toy, options, "first");
+  EXPECT_EQ(recipe.options, StringList{"fast_accum = [\"forward\"]"});
+  EXPECT_TRUE(recipe.linear.fast_accum[0]);
+  EXPECT_FALSE(recipe.scheme.family->experts);
+  RecipeOptions wrong;
+  wrong.use_dge = true;
+  try {
+    layer_recipe(toy, wrong, "first");
+    FAIL() << "it took an option that its row does not name";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("found true with quantize.scheme = toy"), std::string::npos) << e.what();
+  }
+
+  Net toys, rows, plain;
+  toys.first.set_recipe(recipe);
+  rows.first.set_recipe(layer_recipe("fp8_rowwise", {}, "first"));
+  std::vector<at::Tensor> y, dx, dw;
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({48, 64}), dy = at::randn({48, 32}), w = at::randn({32, 64});
+  for (Net* net : {&toys, &rows, &plain}) {
+    at::NoGradGuard no_grad;
+    ParameterStore store;
+    StorageOptions storage;
+    storage.compute = at::kFloat;
+    store.materialize(*net, storage);
+    store.initialize(1);
+    net->first.weight.master.copy_(w);
+    store.masters_changed();
+    at::AutoGradMode grad(true);
+    const at::Tensor input = x.clone().set_requires_grad(true), out = net->first(input, {1, 1, 0});
+    torch::autograd::backward({out}, {dy});
+    y.push_back(out.detach()), dx.push_back(input.grad()), dw.push_back(net->first.weight.weight.grad.clone());
+  }
+  EXPECT_TRUE(at::equal(y[0], y[1]));
+  EXPECT_FALSE(at::equal(y[0], y[2]));
+  EXPECT_TRUE(at::equal(dx[0], dx[2]) && at::equal(dw[0], dw[2]));
+  EXPECT_FALSE(at::equal(dx[1], dx[2]) || at::equal(dw[1], dw[2]));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "halftone/cli/bench_products.h"
 #include "halftone/cli/bench_report.h"
 #include "halftone/cli/bench_traffic.h"
-#include "halftone/nn/recipe_options.h"
+#include "halftone/config/layer_recipe.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/rounding_keys.h"
@@ -50,9 +50,9 @@ LinearRecipe bench_recipe(const std::string& name, const std::string& preset) {
   LinearRecipe r;
   if (name == kAten) return r.name = kAten, r;
   if (name == "none") return *find_linear_recipe("none");
-  nn::RecipeOptions options;
+  RecipeOptions options;
   options.preset = preset;
-  return nn::layer_recipe(name, options, "bench").linear;
+  return layer_recipe(name, options, "bench").linear;
 }
 
 BenchLayer::BenchLayer(const LinearRecipe& recipe, const LayerData& data) : data_(data) {

@@ -48,12 +48,12 @@ int show(Arguments args) {
     print(format);
     return 0;
   }
-  const nn::RecipePlan plan = nn::recipe_plan(options_of(wanted, args.subspan(2)), {}, 1);
+  const nn::RecipeRules recipes = nn::recipe_rules(options_of(wanted, args.subspan(2)), {}, 1);
   const std::string element = format.empty() ? "" : format + "\nRecipe ";  // with the same name
-  if (plan.rules.empty()) {
+  if (recipes.rules.empty()) {
     print(element + show_recipe(*find_linear_recipe(wanted), {}));
   } else {
-    const nn::LayerRecipe recipe = nn::layer_recipe(wanted, plan.rules[0], "every Linear");
+    const LayerRecipe recipe = layer_recipe(wanted, recipes.rules[0], "every Linear");
     print(element + show_recipe(recipe.linear, recipe.warnings));
   }
   return 0;

@@ -6,13 +6,11 @@ namespace halftone {
 // [checkpoint]
 struct CheckpointConfig {
   bool enable = false;
-  bool enable_ft_dataloader_checkpoints = true;
   std::string folder = "checkpoint";
   int64_t interval = 500;
   std::optional<std::string> initial_load_path;
   bool initial_load_model_only = true;
   bool initial_load_in_hf = false;
-  bool initial_load_in_hf_quantized = false;
   bool last_save_model_only = true;
   bool last_save_in_hf = false;
   std::string export_dtype = "float32";
@@ -30,16 +28,12 @@ struct CheckpointConfig {
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "save and load checkpoints");
-    field("enable_ft_dataloader_checkpoints", self.enable_ft_dataloader_checkpoints, "used with torchft only",
-          {.mark = Mark::A, .note = "only torchft reads it"});
     field("folder", self.folder, "checkpoint folder, under dump_folder");
     field("interval", self.interval, "steps between saves", {.min = 1});
     field("initial_load_path", self.initial_load_path, "step folder to start from, while this run has no checkpoint of its own");
     field("initial_load_model_only", self.initial_load_model_only, "load only the model from initial_load_path");
     field("initial_load_in_hf", self.initial_load_in_hf,
           "load Hugging Face safetensors from initial_load_path, else from model.hf_assets_path");
-    field("initial_load_in_hf_quantized", self.initial_load_in_hf_quantized, "dequantize while reading",
-          {.mark = Mark::A, .note = "quantized folders are recognized by their scales"});
     field("last_save_model_only", self.last_save_model_only, "the last save holds only the model, in export_dtype");
     field("last_save_in_hf", self.last_save_in_hf, "the last save is a Hugging Face folder; needs last_save_model_only");
     field("export_dtype", self.export_dtype,

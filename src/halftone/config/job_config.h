@@ -8,6 +8,11 @@
 
 namespace halftone {
 
+// Values of the settings of other platforms that have no effect or are not available, by dotted name; config/walk.cpp has their table.
+using IgnoredSettings = std::map<std::string, std::variant<std::monostate, bool, int64_t, double, std::string, std::optional<std::string>,
+                                                           StringList, std::vector<StringList>>>;
+IgnoredSettings ignored_settings();
+
 // Every setting of a run, in torchtitan v0.2.2's sections and names.
 struct JobConfig {
   JobSection job;
@@ -20,16 +25,13 @@ struct JobConfig {
   ParallelismConfig parallelism;
   CheckpointConfig checkpoint;
   ActivationCheckpointConfig activation_checkpoint;
-  CompileConfig compile;
   QuantizeConfig quantize;
   CommConfig comm;
-  MemoryEstimationConfig memory_estimation;
-  FaultToleranceConfig fault_tolerance;
-  ExperimentalConfig experimental;
   DebugConfig debug;
   ValidationConfig validation;
   SampleConfig sample;
   DataConfig data;
+  IgnoredSettings ignored = ignored_settings();
 
   static void fields(auto& self, auto&& field) {
     field("job", self.job, "the run and its outputs");
@@ -42,12 +44,8 @@ struct JobConfig {
     field("parallelism", self.parallelism, "parallel degrees and schedules");
     field("checkpoint", self.checkpoint, "saving and loading");
     field("activation_checkpoint", self.activation_checkpoint, "recomputation in the backward pass");
-    field("compile", self.compile, "torchtitan's graph compiler (accepted)");
     field("quantize", self.quantize, "low-precision training");
     field("comm", self.comm, "collectives");
-    field("memory_estimation", self.memory_estimation, "torchtitan's memory estimation (accepted)");
-    field("fault_tolerance", self.fault_tolerance, "torchft (not available)");
-    field("experimental", self.experimental, "Python extensions (not available)");
     field("debug", self.debug, "seed and determinism");
     field("validation", self.validation, "validation passes");
     field("data", self.data, "where data sets lie, and how remote ones are read");

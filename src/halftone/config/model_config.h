@@ -4,7 +4,7 @@
 
 namespace halftone {
 
-// [model], [optimizer], [lr_scheduler], [activation_checkpoint], [compile]
+// [model], [optimizer], [lr_scheduler], [activation_checkpoint]
 
 struct ModelConfig {
   std::string name = "llama3";
@@ -23,8 +23,7 @@ struct ModelConfig {
           {.choices = {"hf", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"}});
     field("flavor", self.flavor, "named set of hyper-parameters");
     field("hf_assets_path", self.hf_assets_path, "folder with tokenizer files, config.json, *.safetensors");
-    field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path",
-          {.mark = Mark::A, .note = "used as model.hf_assets_path"});
+    field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path");
     field("train_tokenizer", self.train_tokenizer,
           "vocabulary size of a byte-level BPE tokenizer trained on the training text when hf_assets_path has none; 0 = never",
           {.mark = Mark::E, .min = 0});
@@ -49,7 +48,6 @@ struct OptimizerConfig : optim::Options {
   double lr = 8e-4;
   double weight_decay = 0.1;
   std::string implementation = "fused";
-  bool early_step_in_backward = false;
   std::vector<ParamGroup> param_groups;
   std::string state_dtype = "float32";
   bool stochastic_rounding = false;
@@ -65,8 +63,6 @@ struct OptimizerConfig : optim::Options {
     field("implementation", self.implementation,
           "fused; fused_opt_states_bf16 = with bfloat16 moments; foreach and for-loop run the fused kernel",
           {.choices = {"fused", "foreach", "for-loop", "fused_opt_states_bf16"}});
-    field("early_step_in_backward", self.early_step_in_backward, "update a parameter as soon as its gradient is complete",
-          {.mark = Mark::N, .note = "the optimizer steps after the backward pass; optimizer.state_dtype = \"bfloat16\" also saves memory"});
     field("param_groups", self.param_groups, "tables {pattern, optimizer_name, optimizer_kwargs}; the first match wins", {.mark = Mark::E});
     field("state_dtype", self.state_dtype, "storage dtype of the moments", {.mark = Mark::E, .choices = {"float32", "bfloat16"}});
     field("stochastic_rounding", self.stochastic_rounding, "stochastic rounding of low-precision parameters", {.mark = Mark::E});
@@ -92,44 +88,13 @@ struct LrSchedulerConfig {
 struct ActivationCheckpointConfig {
   std::string mode = "selective";
   std::string selective_ac_option = "2";
-  StringList per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
   double memory_budget = 0.5;
-  bool visualize_memory_budget_pareto = false;
-  bool early_stop = false;
-  bool preserve_rng_state = true;
-  std::string determinism_check = "default";
-  bool debug = false;
 
   static void fields(auto& self, auto&& field) {
     field("mode", self.mode, "what the backward pass recomputes", {.choices = {"selective", "full", "memory_budget", "none"}});
     field("selective_ac_option", self.selective_ac_option, "op, or n = recompute every n-th block", {.lenient = true});
-    field("per_op_sac_force_recompute_mm_shapes_by_fqns", self.per_op_sac_force_recompute_mm_shapes_by_fqns,
-          "modules whose matrix products are always recomputed",
-          {.mark = Mark::A, .note = "mode op recomputes every second matrix product, of any shape", .lenient = true});
     field("memory_budget", self.memory_budget,
           "mode memory_budget: fraction of the activations that is saved; 0 = recompute whole blocks, 1 = save all", {.min = 0});
-    field("visualize_memory_budget_pareto", self.visualize_memory_budget_pareto, "write the cost curve",
-          {.mark = Mark::A, .note = "no curve is written; halftone estimate predicts memory and step time of a budget"});
-    field("early_stop", self.early_stop, "stop recomputing when all is recomputed",
-          {.mark = Mark::A, .note = "recomputation always stops early"});
-    field("preserve_rng_state", self.preserve_rng_state, "repeat the random numbers",
-          {.mark = Mark::A, .note = "recomputation always repeats its random numbers"});
-    field("determinism_check", self.determinism_check, "compare recomputed metadata",
-          {.mark = Mark::A, .note = "recomputation runs the same code on the same bits"});
-    field("debug", self.debug, "trace recomputation", {.mark = Mark::A, .note = "there is no recomputation trace"});
-  }
-};
-
-struct CompileConfig {
-  bool enable = false;
-  StringList components = {"model", "loss"};
-  std::string backend = "inductor";
-
-  static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kNote = "there is no graph compiler; the kernels are fused already";
-    field("enable", self.enable, "graph compilation", {.mark = Mark::A, .note = kNote});
-    field("components", self.components, "what is compiled", {.mark = Mark::A, .note = kNote, .lenient = true});
-    field("backend", self.backend, "compiler", {.mark = Mark::A, .note = kNote});
   }
 };
 

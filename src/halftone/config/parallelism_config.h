@@ -19,7 +19,6 @@ struct ParallelismConfig {
   std::string pipeline_parallel_schedule = "1F1B";
   std::optional<std::string> pipeline_parallel_schedule_csv = "";
   int64_t pipeline_parallel_microbatch_size = 1;
-  bool pipeline_parallel_expert_parallel_overlap = true;
   int64_t context_parallel_degree = 1;
   std::optional<std::string> context_parallel_load_balancer = "headtail";
   std::string context_parallel_rotate_method = "allgather";
@@ -29,7 +28,6 @@ struct ParallelismConfig {
   double expert_parallel_capacity = 0;
   std::string expert_parallel_dispatch_dtype;
   bool enable_sequence_parallel = true;
-  bool enable_fsdp_symm_mem = false;
   std::optional<std::string> context_parallel_ptrr_mask_key;
 
   // Whether TP splits the width of each expert; otherwise a rank holds whole experts.
@@ -60,9 +58,6 @@ struct ParallelismConfig {
     field("pipeline_parallel_schedule_csv", self.pipeline_parallel_schedule_csv, "CSV file with a schedule");
     field("pipeline_parallel_microbatch_size", self.pipeline_parallel_microbatch_size,
           "rows of a micro-batch; divides training.local_batch_size", {.min = 1});
-    field("pipeline_parallel_expert_parallel_overlap", self.pipeline_parallel_expert_parallel_overlap,
-          "overlap the all-to-alls of experts with compute in DualPipeV",
-          {.mark = Mark::A, .note = "DualPipeV runs the same schedule either way, and the all-to-alls of experts are not overlapped"});
     field("context_parallel_degree", self.context_parallel_degree, "ranks that share each row", {.min = 1});
     field("context_parallel_load_balancer", self.context_parallel_load_balancer,
           "headtail, ptrr (by attention cost), None = contiguous chunks", {.choices = {"headtail", "ptrr"}});
@@ -80,8 +75,6 @@ struct ParallelismConfig {
           "dtype of tokens sent to their experts: fp8_rowwise, mxfp8; empty = the compute dtype, as for results and gradients",
           {.mark = Mark::E, .choices = {"", "fp8_rowwise", "mxfp8"}});
     field("enable_sequence_parallel", self.enable_sequence_parallel, "false = full activations between blocks", {.mark = Mark::E});
-    field("enable_fsdp_symm_mem", self.enable_fsdp_symm_mem, "symmetric-memory FSDP",
-          {.mark = Mark::N, .note = "FSDP gathers and reduces through NCCL"});
     field("context_parallel_ptrr_mask_key", self.context_parallel_ptrr_mask_key, "mask whose cost ptrr balances",
           {.mark = Mark::E, .choices = {"basic_mask", "sliding_window_mask"}});
   }

@@ -1,6 +1,5 @@
 #pragma once
 #include "halftone/config/field.h"
-#include "halftone/formats/names.h"
 
 namespace halftone {
 
@@ -8,17 +7,12 @@ namespace halftone {
 
 struct LinearFloat8Config {
   bool enable_fsdp_float8_all_gather = false;
-  bool precompute_float8_dynamic_scale_for_fsdp = false;
   std::optional<std::string> recipe_name;
   StringList filter_fqns;
   bool emulate = false;
 
   static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kNote = "weights are gathered in training.mixed_precision_param and quantized afterwards";
-    field("enable_fsdp_float8_all_gather", self.enable_fsdp_float8_all_gather, "all-gather weights in fp8; tensorwise only",
-          {.mark = Mark::A, .note = kNote});
-    field("precompute_float8_dynamic_scale_for_fsdp", self.precompute_float8_dynamic_scale_for_fsdp,
-          "one amax reduction for all weights after the optimizer step", {.mark = Mark::A, .note = kNote});
+    field("enable_fsdp_float8_all_gather", self.enable_fsdp_float8_all_gather, "all-gather weights in fp8; tensorwise only");
     field("recipe_name", self.recipe_name, "none = tensorwise", {.choices = {"tensorwise", "rowwise", "rowwise_with_gw_hp"}});
     field("filter_fqns", self.filter_fqns, "parts of the names of modules to skip; auto_filter_small_kn = small layers", {.lenient = true});
     field("emulate", self.emulate, "reference arithmetic");
@@ -26,13 +20,10 @@ struct LinearFloat8Config {
 };
 
 struct LinearMxConfig {
-  std::string mxfp8_dim1_cast_kernel_choice = "triton";
   std::string recipe_name = "mxfp8_cublas";
   StringList filter_fqns = {"output"};
 
   static void fields(auto& self, auto&& field) {
-    field("mxfp8_dim1_cast_kernel_choice", self.mxfp8_dim1_cast_kernel_choice, "cast kernel",
-          {.mark = Mark::A, .choices = {"triton", "cuda", "torch"}, .note = "there is one cast kernel"});
     field("recipe_name", self.recipe_name, "scale rule", {.choices = {"mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_emulated"}});
     field("filter_fqns", self.filter_fqns, "parts of the names of modules to skip", {.lenient = true});
   }
@@ -72,8 +63,36 @@ struct QuantizeGroupedConfig {
   }
 };
 
-// Options of one scheme (platform.md 3.1, numerics.md 7.3 and 7.4). Unset options take the preset's value. config/quantize_options.h says
-// which go together.
+struct RecipeOptions;
+struct LayerRecipe;
+class SchemeOptions;
+
+// A row of the option table: everything that is said of one option. Defaults per scheme and preset are in the scheme's row.
+struct RecipeOption {
+  struct Exclusion {
+    std::string_view other, why;
+  };
+  struct Objection {  // text: behind the option's name, empty if the value is legal; other: the option that it contradicts, or empty
+    std::string text;
+    std::string_view other{};
+  };
+  template <class... T>
+  using Member = std::variant<T RecipeOptions::*...>;
+
+  std::string_view name;
+  Member<bool, std::string, std::optional<bool>, std::optional<int64_t>, std::optional<double>, std::optional<std::string>,
+         std::optional<StringList>>
+      member;
+  std::string_view help;
+  FieldInfo info;
+  void (*apply)(LayerRecipe&, const RecipeOptions&) = nullptr;  // to the scheme's row; the option has a value
+  std::vector<Exclusion> excludes{};
+  Objection (*objection)(const SchemeOptions&) = nullptr;
+};
+const std::vector<RecipeOption>& recipe_options();
+
+// Options of one scheme (platform.md 3.1, numerics.md 7.3 and 7.4). Unset options take the preset's value. Each is described by its row
+// of recipe_options().
 struct RecipeOptions {
   std::optional<bool> use_2dblock_x, use_2dblock_w, use_hadamard, use_sr_grad, use_dge;
   std::optional<std::string> two_level_scaling, clip_mode;
@@ -93,43 +112,8 @@ struct RecipeOptions {
   bool auto_filter_small_kn = false;  // skip small layers (numerics.md 12); not a field but a word of the converters' filter_fqns
 
   static void fields(auto& self, auto&& field) {
-    using Words = std::vector<std::string_view>;
-    const Words fp4 = {"mxfp4", "nvfp4", "amdfp4"}, blocks = {"mx*", "nvfp4", "amdfp4"}, integers = {"int8", "int4"};
-    // Schemes that have it, and its value in preset "alto" ("": the scheme's own).
-    const auto option = [&](std::string_view name, auto& value, const Words& schemes, std::string_view alto, std::string_view help,
-                            const Words& choices = {}, Scope scope = Scope::operands, std::optional<double> min = {}) {
-      field(name, value, help, {.mark = Mark::E, .choices = choices, .min = min, .scope = scope, .schemes = schemes, .alto = alto});
-    };
-    option("use_2dblock_x", self.use_2dblock_x, blocks, "false", "square scale blocks for X and dY");
-    option("use_2dblock_w", self.use_2dblock_w, blocks, "true", "square scale blocks for W");
-    option("use_hadamard", self.use_hadamard, fp4, "false", "random Hadamard transform over tokens, on X and dY of wgrad");
-    option("use_sr_grad", self.use_sr_grad, {"fp8_blockwise", "mx*", "nvfp4", "amdfp4", "int8", "int4"}, "false",
-           "stochastic rounding of dY");
-    option("use_dge", self.use_dge, fp4, "false", "differentiable gradient estimator on dW");
-    option("two_level_scaling", self.two_level_scaling, fp4, "none",
-           "second level of scales: tensorwise (nvfp4, amdfp4), blockwise (mxfp4)", words_of(kTwoLevelNames));
-    option("clip_mode", self.clip_mode, {"mxfp4"}, "none", "clipping of the wgrad operands", words_of(kClipNames));
-    option("use_uos", self.use_uos, {"mxfp4"}, "false", "scale rule with target 7.25");
-    option("scale_mode", self.scale_mode, {"mx*"}, "", "scale rule", {"floor", "ceil", "rceil", "even", "adaptive"});
-    option("style", self.style, {"nvfp4"}, "", "alto, or torchao = torchao's NVFP4 recipe", words_of(kChainNames));
-    option("wgrad_hp", self.wgrad_hp, {"mxfp8_*", "mxfp4", "nvfp4", "amdfp4", "fp8_rowwise"}, "false", "wgrad operands stay bf16");
-    option("stochastic_rounding", self.stochastic_rounding, integers, "", "stochastic rounding of every quantized operand");
-    option("output", self.output, integers, "", "quantize the forward GEMM");
-    option("grad_input", self.grad_input, integers, "", "quantize the dgrad GEMM");
-    option("grad_weight", self.grad_weight, integers, "", "quantize the wgrad GEMM");
-    option("activation", self.activation, {"int8_weight"}, "", "quantization of activations in a weight-only scheme",
-           {"none", "int8", "int8_sr"});
-    option("fast_accum", self.fast_accum, {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"}, "", "GEMMs with fast accumulation",
-           {"forward", "dgrad", "wgrad"});
-    option("round_scales_to_power_of_2", self.round_scales_to_power_of_2, {"fp8_*"}, "", "power-of-two scales");
-    option("lora_rank", self.lora_rank, blocks, "0", "rank of the low-rank side branch", {}, Scope::layer, 0);
-    option("deosc_step", self.deosc_step, fp4, "0", "first step of weight de-oscillation; 0 = never", {}, Scope::layer, 0);
-    option("deosc_period", self.deosc_period, fp4, "200", "de-oscillation window in steps", {}, Scope::layer, 1);
-    option("deosc_ratio", self.deosc_ratio, fp4, "4", "de-oscillation reset threshold, 4 to 32", {}, Scope::layer);
-    option("deosc_log_freq", self.deosc_log_freq, fp4, "1", "de-oscillation windows between log lines; 0 = never", {}, Scope::layer, 0);
-    field("preset", self.preset, "values of unset options: recommended, or alto",
-          {.mark = Mark::E, .choices = {"recommended", "alto"}, .scope = Scope::rule});
-    field("emulate", self.emulate, "reference arithmetic on dequantized values", {.mark = Mark::E, .scope = Scope::run});
+    for (const auto& option : recipe_options())
+      std::visit([&](auto member) { field(option.name, self.*member, option.help, option.info); }, option.member);
   }
 };
 
@@ -137,15 +121,10 @@ struct QuantizeConfig : RecipeOptions {
   QuantizeScheme scheme;
   StringList targets = {"Linear"};
   StringList ignore = {"output"};
-  std::string attention = "bf16";
-  std::string attn_bwd = "bf16";
-  bool pnq = true;
   std::string recipe;
   std::optional<std::string> recipe_text;  // content of the recipe file; not a field, saved beside the fields in checkpoints
   double skip_first_layers = 0;
   double skip_last_layers = 0;
-  std::string fsdp_all_gather = "bf16";
-  bool fsdp_precompute_scales = false;
   int64_t group_align = 0;
   QuantizeLinearConfig linear;
   QuantizeGroupedConfig grouped_mm;
@@ -159,20 +138,12 @@ struct QuantizeConfig : RecipeOptions {
           {.mark = E, .lenient = true, .scope = Scope::rule});
     field("ignore", self.ignore, "modules to skip; wins over targets", {.mark = E, .lenient = true, .scope = Scope::rule});
     RecipeOptions::fields(self, field);
-    static constexpr std::string_view kAttention = "attention runs in the compute dtype";
-    field("attention", self.attention, "low-precision attention", {.mark = Mark::N, .note = kAttention});
-    field("attn_bwd", self.attn_bwd, "its backward pass", {.mark = Mark::N, .note = kAttention});
-    field("pnq", self.pnq, "normalize P before it is quantized", {.mark = Mark::N, .note = kAttention});
     field("recipe", self.recipe, "path of a recipe file (YAML or JSON)", {.mark = E});
     field("skip_first_layers", self.skip_first_layers, "first blocks that stay unquantized: a count, or a fraction < 1 rounded up",
           {.mark = E, .min = 0, .scope = run});
     field("skip_last_layers", self.skip_last_layers, "last blocks that stay unquantized: a count, or a fraction < 1 rounded up",
           {.mark = E, .min = 0, .scope = run});
-    static constexpr std::string_view kGather = "weights are gathered in training.mixed_precision_param and quantized afterwards";
-    field("fsdp_all_gather", self.fsdp_all_gather, "all-gather quantized weights", {.mark = Mark::N, .note = kGather});
-    field("fsdp_precompute_scales", self.fsdp_precompute_scales, "all weight scales in one reduction", {.mark = Mark::N, .note = kGather});
-    field("group_align", self.group_align, "padding of each expert's rows",
-          {.mark = Mark::A, .min = 0, .note = "each expert's rows are padded to a multiple of 128, which changes no result"});
+    field("group_align", self.group_align, "padding of each expert's rows", {.min = 0});
     field("linear", self.linear, "torchtitan's converters of linear layers");
     field("grouped_mm", self.grouped_mm, "torchtitan's converters of experts");
   }

@@ -14,8 +14,6 @@ std::vector<std::string_view> schemes_of(const QuantizeScheme& scheme);
 
 // Whether the scheme has this option with this value.
 bool scheme_takes(std::string_view scheme, const FieldEntry& option, const Json& value);
-// Whether the value requests something: not the default, and not false, none or 0 unless the default is true.
-bool asks(const FieldEntry& option, const Json& value);
 // A value as messages show it: a string without quotes.
 std::string plain_text(const Json& value);
 
@@ -26,13 +24,14 @@ struct Refusal {
 // The rules of numerics.md 7.4: every option belongs to one of the schemes, and the options of a scheme are compatible.
 std::vector<Refusal> refusals(const RecipeOptions& options, const std::vector<std::string_view>& schemes);
 
-// A torchtitan converter, as options for every Linear except those whose name contains a word of `ignore` (platform.md 3.3); `filter` is
-// the field with these words. None for converters of experts.
+// A torchtitan converter as a rule (platform.md 3.3): layers of one kind whose name contains an entry of `targets` and none of `ignore`.
+// `filter` is the field with the entries. None for an unknown name.
 struct Converter {
   std::string scheme, filter;
+  std::string_view kind;
   RecipeOptions options;
-  StringList ignore;
+  StringList targets, ignore;
 };
-std::optional<Converter> linear_converter(const QuantizeConfig& quantize, const std::string& name);
+std::optional<Converter> find_converter(const QuantizeConfig& quantize, const std::string& name);
 
 }  // namespace halftone

@@ -13,8 +13,9 @@ namespace {
 void check_options(const QuantizeConfig& q, const RuleContext& c) {
   const std::vector<std::string_view> schemes = schemes_of(q.scheme);
   for (const Refusal& r : refusals(q, schemes)) rule(c, false, {r.option.c_str(), r.other.c_str()}, "{}", r.text);
-  for (const char* scheme : {"int8", "int4"}) {
-    rule(c, !contains(schemes, scheme) || q.output || q.grad_input || q.grad_weight,
+  for (const std::string_view scheme : schemes) {
+    const std::optional<Scheme> row = find_linear_recipe(scheme);
+    rule(c, !row || !row->find_option("output") || q.output || q.grad_input || q.grad_weight,
          {"quantize.output", "quantize.grad_input", "quantize.grad_weight"},
          "quantize.output, quantize.grad_input and quantize.grad_weight are all false, so that {} quantizes nothing; use quantize.scheme = "
          "none",
@@ -24,7 +25,7 @@ void check_options(const QuantizeConfig& q, const RuleContext& c) {
 
 bool converter_emulates(const JobConfig& j) {
   return std::any_of(j.model.converters.begin(), j.model.converters.end(), [&](const std::string& name) {
-    const std::optional<Converter> converter = linear_converter(j.quantize, name);
+    const std::optional<Converter> converter = find_converter(j.quantize, name);
     return converter && converter->options.emulate;
   });
 }
@@ -59,7 +60,7 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
   rule(c, std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), {"model.converters"},
        "model.converters names one converter twice");
   for (const std::string& name : j.model.converters) {
-    const std::optional<Converter> converter = linear_converter(j.quantize, name);
+    const std::optional<Converter> converter = find_converter(j.quantize, name);
     if (!converter) continue;
     for (const Refusal& r : refusals(converter->options, {converter->scheme}))
       rule(c, false, {converter->filter.c_str()}, "{}: {}", converter->filter, r.text);

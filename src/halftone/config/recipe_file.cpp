@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -13,6 +12,7 @@
 #include "halftone/config/quantize_options.h"
 #include "halftone/config/rules.h"
 #include "halftone/config/yaml_reader.h"
+#include "halftone/formats/recipe.h"
 
 namespace halftone {
 namespace {
@@ -20,22 +20,12 @@ namespace {
 constexpr size_t kMostProblems = 50;
 constexpr std::string_view kModifier = "LowPrecisionTrainingModifier";
 
-// Modifiers of llm-compressor that quantize or prune a trained model.
-constexpr std::array<std::string_view, 13> kPostTraining = {"QuantizationModifier",
-                                                            "GPTQModifier",
-                                                            "AWQModifier",
-                                                            "SelfDistillationModifier",
-                                                            "WandaModifier",
-                                                            "SparseGPTModifier",
-                                                            "MagnitudeModifier",
-                                                            "AdmmModifier",
-                                                            "AlpsModifier",
-                                                            "ObsModifier",
-                                                            "WandaStructuredModifier",
-                                                            "AdmmStructuredModifier",
-                                                            "CosineSimilarityModifier"};
-// llm-compressor parses and ignores them, too.
-constexpr std::array<std::string_view, 5> kUnused = {"index", "group", "start", "end", "update"};
+// llm-compressor's names that have no effect here: of modifiers that quantize or prune a trained model, and of arguments that it parses
+// and ignores, too.
+constexpr std::string_view kPostTraining =
+    "QuantizationModifier GPTQModifier AWQModifier SelfDistillationModifier WandaModifier SparseGPTModifier MagnitudeModifier AdmmModifier "
+    "AlpsModifier ObsModifier WandaStructuredModifier AdmmStructuredModifier CosineSimilarityModifier";
+constexpr std::string_view kUnused = "index group start end update";
 
 class Reader {
  public:
@@ -92,7 +82,7 @@ class Reader {
   }
 
   void read_modifier(const std::string& key, const Json& arguments, const std::string& path) {
-    if (contains(kPostTraining, key)) {
+    if (find_word(kPostTraining, key)) {
       problem(path, "{} works on a trained model, not in training; expected {}", key, kModifier);
     } else if (key != kModifier) {
       problem(path, "unknown modifier {}; expected {}{}", unquoted(key), kModifier, nearest_word(key, {kModifier}));
@@ -107,7 +97,7 @@ class Reader {
     JobConfig job;
     job.quantize.preset = "alto";
     const ConfigIndex index = index_config(job);
-    std::vector<std::string_view> known(kUnused.begin(), kUnused.end());
+    std::vector<std::string_view> known;
     for (const FieldEntry& field : index.fields) {
       if (section_of(field.name) == "quantize" && field.name != "quantize.recipe") known.push_back(leaf_of(field.name));
     }
@@ -115,7 +105,7 @@ class Reader {
     std::set<std::string> refused;
     for (const auto& [key, value] : arguments.items()) {
       const std::string here = path + "/" + key;
-      if (contains(kUnused, key)) continue;
+      if (find_word(kUnused, key)) continue;
       if (!contains(known, key)) {
         problem(here, "unknown argument {} of {}{}", unquoted(key), kModifier, nearest_word(key, known));
         continue;

@@ -10,6 +10,7 @@
 
 #include "halftone/config/load.h"
 #include "halftone/config/recipe_file.h"
+#include "halftone/config/walk.h"
 
 namespace halftone {
 

@@ -3,8 +3,7 @@
 
 namespace halftone {
 
-// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental], [sample],
-// [data]
+// [job], [profiling], [metrics], [comm], [debug], [sample], [data]
 
 struct JobSection {
   std::optional<std::string> config_file;
@@ -12,7 +11,6 @@ struct JobSection {
   std::string description = "default job";
   bool print_config = false;
   std::optional<std::string> save_config_file;
-  std::string custom_config_module;
 
   static void fields(auto& self, auto&& field) {
     field("config_file", self.config_file, "the TOML file; --config is the short form");
@@ -20,8 +18,6 @@ struct JobSection {
     field("description", self.description, "logged at the start");
     field("print_config", self.print_config, "log the resolved configuration");
     field("save_config_file", self.save_config_file, "JSON file for the resolved configuration, under dump_folder");
-    field("custom_config_module", self.custom_config_module, "Python module that extends the configuration",
-          {.mark = Mark::N, .note = "there is no Python; every field is known already"});
   }
 };
 
@@ -57,7 +53,6 @@ struct MetricsConfig {
   std::string save_tb_folder = "tb";
   bool save_for_all_ranks = false;
   bool disable_color_printing = false;
-  bool enable_wandb = false;
   bool enable_jsonl = true;
   bool log_quantization = false;
 
@@ -67,8 +62,6 @@ struct MetricsConfig {
     field("save_tb_folder", self.save_tb_folder, "event folder, under dump_folder");
     field("save_for_all_ranks", self.save_for_all_ranks, "every rank writes its metrics, in rank_<r>/");
     field("disable_color_printing", self.disable_color_printing, "no colors on the console");
-    field("enable_wandb", self.enable_wandb, "Weights & Biases",
-          {.mark = Mark::A, .note = "metrics.jsonl has the same scalars, for a sidecar to forward"});
     field("enable_jsonl", self.enable_jsonl, "write metrics.jsonl", {.mark = Mark::E});
     field("log_quantization", self.log_quantization, "also log amax, saturated and flushed fractions and SQNR of every layer",
           {.mark = Mark::E});
@@ -99,74 +92,12 @@ struct DebugConfig {
   bool deterministic = false;
   bool deterministic_warn_only = false;
   bool moe_force_load_balance = false;
-  bool detect_anomaly = false;
 
   static void fields(auto& self, auto&& field) {
     field("seed", self.seed, "seed of all random numbers; none = drawn and logged", {.min = 0});
     field("deterministic", self.deterministic, "deterministic algorithms only: reruns are bit-identical");
     field("deterministic_warn_only", self.deterministic_warn_only, "warn when an operation has no deterministic algorithm");
     field("moe_force_load_balance", self.moe_force_load_balance, "route tokens to experts round-robin");
-    field("detect_anomaly", self.detect_anomaly, "check outputs and gradients of every block",
-          {.mark = Mark::N, .note = "training.nonfinite checks loss and gradient norm; metrics.log_quantization names layers"});
-  }
-};
-
-struct FaultToleranceConfig {
-  bool enable = false;
-  std::string process_group = "gloo";
-  int64_t process_group_timeout_ms = 10000;
-  int64_t replica_id = 0;
-  int64_t group_size = 0;
-  int64_t min_replica_size = 1;
-  std::optional<std::string> semi_sync_method;
-  int64_t sync_steps = 5;
-  bool should_quantize = false;
-  int64_t fragment_sync_delay = 0;
-  double fragment_update_alpha = 0.0;
-  std::vector<StringList> module_fqns_per_model_fragment;
-  int64_t num_fragments = 1;
-
-  static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kUnused = "only torchft reads it";
-    field("enable", self.enable, "torchft's replicas",
-          {.mark = Mark::N, .note = "torchft is a Python library; restarts resume from checkpoints (checkpoint.enable)"});
-    field("process_group", self.process_group, "backend between replicas", {.mark = Mark::A, .note = kUnused});
-    field("process_group_timeout_ms", self.process_group_timeout_ms, "timeout between replicas", {.mark = Mark::A, .note = kUnused});
-    field("replica_id", self.replica_id, "this replica", {.mark = Mark::A, .note = kUnused});
-    field("group_size", self.group_size, "number of replicas", {.mark = Mark::A, .note = kUnused});
-    field("min_replica_size", self.min_replica_size, "fewest replicas", {.mark = Mark::A, .note = kUnused});
-    field("semi_sync_method", self.semi_sync_method, "local_sgd or diloco", {.mark = Mark::A, .note = kUnused});
-    field("sync_steps", self.sync_steps, "steps between synchronisations", {.mark = Mark::A, .note = kUnused});
-    field("should_quantize", self.should_quantize, "quantize what replicas exchange", {.mark = Mark::A, .note = kUnused});
-    field("fragment_sync_delay", self.fragment_sync_delay, "steps to wait before synchronising a fragment",
-          {.mark = Mark::A, .note = kUnused});
-    field("fragment_update_alpha", self.fragment_update_alpha, "mixing weight of a fragment", {.mark = Mark::A, .note = kUnused});
-    field("module_fqns_per_model_fragment", self.module_fqns_per_model_fragment, "contents of the fragments",
-          {.mark = Mark::A, .note = kUnused});
-    field("num_fragments", self.num_fragments, "number of fragments", {.mark = Mark::A, .note = kUnused});
-  }
-};
-
-struct MemoryEstimationConfig {
-  bool enable = false;
-  bool disable_fake_mode = false;
-
-  static void fields(auto& self, auto&& field) {
-    field("enable", self.enable, "estimate memory",
-          {.mark = Mark::A, .note = "training ignores it, as torchtitan does; halftone estimate predicts memory"});
-    field("disable_fake_mode", self.disable_fake_mode, "estimate with real tensors",
-          {.mark = Mark::A, .note = "training ignores it, as torchtitan does; halftone estimate predicts memory"});
-  }
-};
-
-struct ExperimentalConfig {
-  std::string custom_import;
-  std::string custom_args_module;
-
-  static void fields(auto& self, auto&& field) {
-    field("custom_import", self.custom_import, "Python module to import", {.mark = Mark::N, .note = "there is no Python"});
-    field("custom_args_module", self.custom_args_module, "Python module that extends the configuration",
-          {.mark = Mark::N, .note = "there is no Python; every field is known already"});
   }
 };
 

@@ -8,8 +8,6 @@ namespace halftone {
 struct DataloaderConfig {
   int64_t num_workers = 0;
   std::optional<int64_t> prefetch_factor;
-  bool pin_memory = false;
-  bool persistent_workers = false;
   std::string packing = "concat";
   int64_t num_packing_bins = 8;
   std::optional<bool> document_positions;
@@ -39,14 +37,11 @@ struct DataloaderConfig {
   static void fields(auto& self, auto&& field) {
     field("num_workers", self.num_workers, "tokenizer threads; 0 = one for each core", {.min = 0});
     field("prefetch_factor", self.prefetch_factor, "batches prefetched for each worker; none = 2", {.min = 1});
-    field("pin_memory", self.pin_memory, "pinned batches", {.mark = Mark::A, .note = "batches for a GPU are always pinned"});
-    field("persistent_workers", self.persistent_workers, "keep workers between epochs",
-          {.mark = Mark::A, .note = "worker threads always persist"});
     field("packing", self.packing, "how documents are packed into rows",
           {.mark = Mark::E, .choices = {"concat", "concat_documents", "first_fit", "best_fit", "none"}});
     field("num_packing_bins", self.num_packing_bins, "rows that first_fit fills at a time", {.mark = Mark::E, .min = 1});
-    field("document_positions", self.document_positions,
-          "restart RoPE positions at every document; none = for every packing but concat", {.mark = Mark::E});
+    field("document_positions", self.document_positions, "restart RoPE positions at every document; none = for every packing but concat",
+          {.mark = Mark::E});
     field("seed", self.seed, "seed of the shuffle", {.mark = Mark::E, .min = 0});
     field("shuffle", self.shuffle, "shuffle documents", {.mark = Mark::E});
     field("shuffle_rows", self.shuffle_rows, "also shuffle the packed rows of an epoch, which spreads long documents", {.mark = Mark::E});
@@ -97,13 +92,10 @@ struct TrainingConfig {
   double max_norm = 1.0;
   int64_t steps = 10000;
   double minutes = 0;
-  bool enable_cpu_offload = false;
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
   std::string mixed_precision_residual = "float32";
   std::string mixed_precision_reduce = "float32";
-  int64_t gc_freq = 50;
-  bool gc_debug = false;
   DataloaderConfig dataloader;
   bool disable_cuda_graphs = false;
   StringList offload;
@@ -125,8 +117,6 @@ struct TrainingConfig {
     field("steps", self.steps, "optimizer steps; 0 = validate only", {.min = 0});
     field("minutes", self.minutes, "> 0: a new run makes as many of the steps as fit into this time, at least 200",
           {.mark = Mark::E, .min = 0});
-    field("enable_cpu_offload", self.enable_cpu_offload, "parameters, gradients and optimizer states in host memory",
-          {.mark = Mark::N, .note = "parameters and gradients stay on the GPU; training.offload = [\"optimizer\"] moves the states"});
     field("dtype", self.dtype, "storage dtype of parameters; bfloat16 = without float32 master weights",
           {.choices = {"float32", "bfloat16"}});
     field("mixed_precision_param", self.mixed_precision_param, "compute dtype of unquantized GEMMs", {.choices = {"bfloat16", "float32"}});
@@ -134,8 +124,6 @@ struct TrainingConfig {
           {.mark = Mark::E, .choices = {"float32", "bfloat16"}});
     field("mixed_precision_reduce", self.mixed_precision_reduce, "dtype in which gradients are reduced over ranks",
           {.choices = {"float32", "bfloat16"}});
-    field("gc_freq", self.gc_freq, "Python's garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
-    field("gc_debug", self.gc_debug, "Python's garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
     field("dataloader", self.dataloader, "data loading");
     field("disable_cuda_graphs", self.disable_cuda_graphs, "GPU: launch every kernel of a step instead of replaying a CUDA graph");
     field("offload", self.offload, "GPU: optimizer = keep its states in host memory, which the GPU reads and writes over PCIe",

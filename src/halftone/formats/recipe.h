@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -70,6 +71,54 @@ struct LinearRecipe {
   bool operator==(const LinearRecipe&) const = default;
 };
 
+// What the schemes of one kind share. Lists of words name options of [quantize] (config/quantize_options.cpp): "use_dge" an option,
+// "deosc_step=2000" an option and its value.
+struct SchemeFamily {
+  std::string_view options{};      // options that its schemes have
+  std::string_view recommended{};  // values of unset options in preset "recommended", where they differ from those of preset "alto"
+  bool experts = true;             // takes grouped experts as well as linear layers
+  bool own_norms = false;          // gives each layer a norm of its own (nn/bitnet.h)
+};
+
+// The value behind "name=" in a list of words, "" for the word "name" alone, none without either.
+constexpr std::optional<std::string_view> find_word(std::string_view words, std::string_view name) {
+  for (size_t at = 0; at < words.size();) {
+    const size_t end = std::min(words.find(' ', at), words.size());
+    const std::string_view word = words.substr(at, end - at), value = word.substr(std::min(name.size(), word.size()));
+    if (word.starts_with(name) && (value.empty() || value[0] == '=')) return value.empty() ? value : value.substr(1);
+    at = end + 1;
+  }
+  return std::nullopt;
+}
+
+constexpr SchemeFamily kNoFamily{};
+
+// A row of the recipe table: everything that is said of one scheme. Hardware follows from the operands (formats/support.h).
+struct Scheme : LinearRecipe {
+  struct Size {
+    int64_t k = 0, n = 0;
+  };
+
+  std::string_view help{};
+  const SchemeFamily* family = &kNoFamily;
+  std::string_view options{};      // beside the family's; "two_level_scaling=tensorwise": no other value than this and the one that is off
+  std::string_view recommended{};  // beside the family's
+  std::string_view torchao{};      // values that style = torchao fixes
+  std::array<Size, 3> small{};     // K and N up to which quantising costs more than it saves (numerics.md 12); all 0: not measured
+
+  constexpr std::optional<std::string_view> find_option(std::string_view name) const {
+    const auto own = find_word(options, name);
+    return own ? own : find_word(family->options, name);
+  }
+  constexpr std::optional<std::string_view> find_recommended(std::string_view name) const {
+    const auto own = find_word(recommended, name);
+    return own ? own : find_word(family->recommended, name);
+  }
+  constexpr bool too_small(int64_t k, int64_t n) const {
+    return std::any_of(small.begin(), small.end(), [&](Size s) { return k <= s.k && n <= s.n; });
+  }
+};
+
 namespace detail {
 
 constexpr OperandSpec kHp{};
@@ -85,125 +134,88 @@ constexpr OperandSpec blocks(Granularity g, Element e, int n, ScaleFormat s) {
 }
 constexpr OperandSpec block(Element e, int n, ScaleFormat s) { return blocks(Granularity::block, e, n, s); }
 constexpr OperandSpec tile(Element e, int n, ScaleFormat s) { return blocks(Granularity::tile, e, n, s); }
-constexpr OperandSpec again(OperandSpec o) {
-  o.same_as_forward = true;
-  return o;
+constexpr OperandSpec again(OperandSpec o) { return o.same_as_forward = true, o; }
+constexpr OperandSpec rotated(OperandSpec o) { return o.hadamard = 32, o; }
+constexpr OperandSpec floored(OperandSpec o, float scale_floor) { return o.scale_floor = scale_floor, o; }
+constexpr OperandSpec sr(OperandSpec o) { return o.stochastic = true, o; }
+constexpr OperandSpec stored(OperandSpec o) { return o.stored = true, o; }
+
+constexpr LinearRecipe operands(std::string_view name, int multiple, OperandSpec x, OperandSpec w, OperandSpec dy, OperandSpec w_dgrad,
+                                OperandSpec dy_wgrad, OperandSpec x_wgrad, bool fast_forward = false) {
+  return {name, x, w, dy, w_dgrad, dy_wgrad, x_wgrad, {fast_forward, false, false}, multiple};
 }
-constexpr OperandSpec rotated(OperandSpec o) {
-  o.hadamard = 32;
-  return o;
+// All six operands quantised alike, each along its own contraction.
+constexpr LinearRecipe uniform(std::string_view name, OperandSpec o, int multiple, bool fast_forward = false) {
+  return operands(name, multiple, o, o, o, o, o, o, fast_forward);
 }
-constexpr OperandSpec floored(OperandSpec o, float scale_floor) {
-  o.scale_floor = scale_floor;
-  return o;
+constexpr LinearRecipe weights_alone(std::string_view name, OperandSpec w, int multiple) {
+  return operands(name, multiple, {}, stored(w), {}, stored(w), {}, {});
 }
-constexpr OperandSpec sr(OperandSpec o) {
-  o.stochastic = true;
-  return o;
+// Weights in tiles, whose codes dgrad reads again.
+constexpr LinearRecipe tiled(std::string_view name, Element e, int n, ScaleFormat s, int multiple) {
+  const OperandSpec b = block(e, n, s), t = tile(e, n, s);
+  return operands(name, multiple, b, t, b, again(t), b, b);
 }
-constexpr OperandSpec stored(OperandSpec o) {
-  o.stored = true;
-  return o;
+constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s) {
+  LinearRecipe r = tiled(name, Element::e2m1, n, s, n);
+  return r.dy_dgrad = sr(r.dy_dgrad), r.dy_wgrad = sr(rotated(r.dy_wgrad)), r.x_wgrad = rotated(r.x_wgrad), r;
 }
 
-constexpr LinearRecipe mx(std::string_view name, Element e) {
-  const OperandSpec b = block(e, 32, ScaleFormat::e8m0), t = tile(e, 32, ScaleFormat::e8m0);
-  return {name, b, t, b, again(t), b, b, {}, 32};
-}
-constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s, int multiple) {
-  const OperandSpec b = block(Element::e2m1, n, s), t = tile(Element::e2m1, n, s);
-  return {name, b, t, sr(b), again(t), sr(rotated(b)), rotated(b), {}, multiple};
-}
+constexpr SchemeFamily kFp8{"round_scales_to_power_of_2"};
+constexpr SchemeFamily kMxfp8{"use_2dblock_x use_2dblock_w use_sr_grad scale_mode wgrad_hp lora_rank"};
+constexpr SchemeFamily kFp4{
+    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad use_dge two_level_scaling wgrad_hp lora_rank deosc_step "
+    "deosc_period deosc_ratio deosc_log_freq",
+    "use_hadamard=true use_sr_grad=true deosc_step=2000"};
+constexpr SchemeFamily kIntegers{"use_sr_grad stochastic_rounding output grad_input grad_weight"};
+constexpr SchemeFamily kStored{.experts = false};
+constexpr SchemeFamily kBitnet{.experts = false, .own_norms = true};
+
+constexpr OperandSpec kTensor8 = tensor(Element::e4m3), kTensor5 = tensor(Element::e5m2), kRow8 = rows(Element::e4m3, true);
+constexpr OperandSpec kTensor8Pow2{Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32_pow2};
+constexpr OperandSpec kBitnetX = floored(rows(Element::int8), 1e-5f), kBitnetW = tensor(Element::ternary);
+constexpr std::array<Scheme::Size, 3> kSmallTensorwise = {{{4096, 1024}}},
+                                      kSmallRowwise = {{{INT64_MAX, 2048}, {1024, INT64_MAX}, {2048, 4096}}};
 
 }  // namespace detail
 
-// Recipe table of numerics.md section 7; 4-bit floats use the options of column "FP4 recipes" of 7.3.
+// The table of numerics.md section 7, operands as in preset "recommended". A new scheme is a row here and its tests.
 constexpr std::array kLinearRecipes = {
-    LinearRecipe{"none", {}, {}, {}, {}, {}, {}, {}, 1},
-    LinearRecipe{"fp8_tensorwise",
-                 detail::tensor(Element::e4m3),
-                 detail::tensor(Element::e4m3),
-                 detail::tensor(Element::e5m2),
-                 detail::again(detail::tensor(Element::e4m3)),
-                 detail::again(detail::tensor(Element::e5m2)),
-                 detail::again(detail::tensor(Element::e4m3)),
-                 {true, false, false},
-                 16},
-    LinearRecipe{"fp8_rowwise",
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 {true, false, false},
-                 16},
-    LinearRecipe{"fp8_rowwise_with_gw_hp",
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 detail::rows(Element::e4m3, true),
-                 {Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32_pow2},
-                 {},
-                 {},
-                 {true, false, false},
-                 16},
-    LinearRecipe{"fp8_blockwise",
-                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
-                 detail::tile(Element::e4m3, 128, ScaleFormat::fp32),
-                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
-                 detail::again(detail::tile(Element::e4m3, 128, ScaleFormat::fp32)),
-                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
-                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
-                 {},
-                 16},
-    detail::mx("mxfp8_e4m3", Element::e4m3),
-    detail::mx("mxfp8_e5m2", Element::e5m2),
-    detail::fp4("mxfp4", 32, ScaleFormat::e8m0, 32),
-    detail::fp4("nvfp4", 16, ScaleFormat::e4m3, 16),
-    detail::fp4("amdfp4", 16, ScaleFormat::ue5m3, 16),
-    LinearRecipe{"int8",
-                 detail::rows(Element::int8),
-                 detail::rows(Element::int8),
-                 detail::rows(Element::int8),
-                 detail::rows(Element::int8),
-                 detail::rows(Element::int8),
-                 detail::rows(Element::int8),
-                 {},
-                 16},
-    LinearRecipe{"int4",
-                 detail::rows(Element::int4),
-                 detail::rows(Element::int4),
-                 detail::rows(Element::int4),
-                 detail::rows(Element::int4),
-                 detail::rows(Element::int4),
-                 detail::rows(Element::int4),
-                 {},
-                 32},
-    LinearRecipe{
-        "int8_weight", {}, detail::stored(detail::rows(Element::int8)), {}, detail::stored(detail::rows(Element::int8)), {}, {}, {}, 16},
-    LinearRecipe{"int4_weight",
-                 {},
-                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
-                 {},
-                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
-                 {},
-                 {},
-                 {},
-                 32},
-    LinearRecipe{"bitnet",
-                 detail::floored(detail::rows(Element::int8), 1e-5f),
-                 detail::tensor(Element::ternary),
-                 {},
-                 detail::again(detail::tensor(Element::ternary)),
-                 {},
-                 detail::again(detail::floored(detail::rows(Element::int8), 1e-5f)),
-                 {},
-                 16},
+    Scheme{detail::operands("none", 1, {}, {}, {}, {}, {}, {}), "products in the compute dtype"},
+    Scheme{detail::operands("fp8_tensorwise", 16, detail::kTensor8, detail::kTensor8, detail::kTensor5, detail::again(detail::kTensor8),
+                            detail::again(detail::kTensor5), detail::again(detail::kTensor8), true),
+           "8-bit floats, a scale per tensor", &detail::kFp8, "fast_accum", "", "", detail::kSmallTensorwise},
+    Scheme{detail::uniform("fp8_rowwise", detail::kRow8, 16, true), "8-bit floats, power-of-two scales of rows", &detail::kFp8,
+           "fast_accum wgrad_hp", "", "", detail::kSmallRowwise},
+    Scheme{detail::operands("fp8_rowwise_with_gw_hp", 16, detail::kRow8, detail::kRow8, detail::kRow8, detail::kTensor8Pow2, {}, {}, true),
+           "fp8_rowwise with weight gradients in the compute dtype", &detail::kFp8, "fast_accum"},
+    Scheme{detail::tiled("fp8_blockwise", Element::e4m3, 128, ScaleFormat::fp32, 16), "8-bit floats, blocks of 1x128, weights of 128x128",
+           &detail::kFp8, "use_sr_grad"},
+    Scheme{detail::tiled("mxfp8_e4m3", Element::e4m3, 32, ScaleFormat::e8m0, 32), "MX blocks of 32 8-bit floats", &detail::kMxfp8},
+    Scheme{detail::tiled("mxfp8_e5m2", Element::e5m2, 32, ScaleFormat::e8m0, 32), "mxfp8_e4m3 with e5m2: wider range, fewer digits",
+           &detail::kMxfp8},
+    Scheme{detail::fp4("mxfp4", 32, ScaleFormat::e8m0), "MX blocks of 32 4-bit floats", &detail::kFp4,
+           "two_level_scaling=blockwise clip_mode use_uos scale_mode"},
+    Scheme{detail::fp4("nvfp4", 16, ScaleFormat::e4m3), "blocks of 16 4-bit floats, e4m3 scales", &detail::kFp4,
+           "two_level_scaling=tensorwise style", "two_level_scaling=tensorwise",
+           "use_2dblock_x=false use_dge=false use_2dblock_w=true wgrad_hp=false use_hadamard=true use_sr_grad=true "
+           "two_level_scaling=tensorwise"},
+    Scheme{detail::fp4("amdfp4", 16, ScaleFormat::ue5m3), "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4,
+           "two_level_scaling=tensorwise", "two_level_scaling=tensorwise"},
+    Scheme{detail::uniform("int8", detail::rows(Element::int8), 16), "8-bit integers, scales of rows", &detail::kIntegers},
+    Scheme{detail::uniform("int4", detail::rows(Element::int4), 32), "4-bit integers, scales of rows", &detail::kIntegers},
+    Scheme{detail::weights_alone("int8_weight", detail::rows(Element::int8), 16), "weights stored as 8-bit integers", &detail::kStored,
+           "activation"},
+    Scheme{detail::weights_alone("int4_weight", detail::block(Element::uint4, 32, ScaleFormat::fp32), 32),
+           "weights stored as 4-bit integers in groups of 32", &detail::kStored},
+    Scheme{detail::operands("bitnet", 16, detail::kBitnetX, detail::kBitnetW, {}, detail::again(detail::kBitnetW), {},
+                            detail::again(detail::kBitnetX)),
+           "ternary weights, activations of 8-bit integers", &detail::kBitnet},
 };
 
-constexpr std::optional<LinearRecipe> find_linear_recipe(std::string_view name) {
-  for (const LinearRecipe& r : kLinearRecipes) {
-    if (r.name == name) return r;
+constexpr std::optional<Scheme> find_linear_recipe(std::string_view name) {
+  for (const Scheme& s : kLinearRecipes) {
+    if (s.name == name) return s;
   }
   return std::nullopt;
 }

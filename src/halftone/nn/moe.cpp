@@ -83,7 +83,7 @@ std::vector<std::string_view> GroupedExperts::class_names() const {
 
 void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
   const LinearRecipe& r = recipe.linear;
-  check(!r.w_forward.stored && r.name != "bitnet",
+  check(recipe.scheme.family->experts,
         "quantize.scheme: {} supports linear layers only; {} are experts, add GroupedExperts to quantize.ignore", r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which have none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "halftone/config/layer_recipe.h"
 #include "halftone/nn/module.h"
-#include "halftone/nn/recipe_options.h"
 
 namespace halftone::nn {
 

@@ -20,13 +20,6 @@
 namespace halftone::nn {
 namespace {
 
-// Dense layers where quantising costs more than the GEMM saves: torchao's thresholds, measured on an H100 (numerics.md section 12).
-// section 12).
-bool too_small(const std::string& scheme, int64_t k, int64_t n) {
-  if (scheme == "fp8_tensorwise") return k <= 4096 && n <= 1024;
-  return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
-}
-
 // The first of many names, and the number of others.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;
@@ -126,25 +119,25 @@ int64_t block_count(double value, int64_t layers) {
   return static_cast<int64_t>(std::min(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value, static_cast<double>(layers)));
 }
 
-std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device) {
-  return apply_recipes(model, plan, layers, hardware_of(device));
+std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, c10::DeviceType device) {
+  return apply_recipes(model, recipes, layers, hardware_of(device));
 }
 
-std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, Hardware hardware) {
+std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, Hardware hardware) {
   std::vector<Module*> modules;
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
   std::map<const Module*, const RecipeRule*> taken;
   std::set<const Module*> targeted;
-  std::vector<Linear*> bitnet;
+  std::vector<Linear*> with_norms;
   bool any = false;
-  for (const RecipeRule& rule : plan.rules) {
+  for (const RecipeRule& rule : recipes.rules) {
     if (rule.scheme == "none") continue;
     any = true;
     const Matching matching(rule);
     check_matches(rule, matching, modules);
-    const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
-    const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
+    const int64_t first = std::max(recipes.skip_first_layers, block_count(rule.skip_first_layers, layers));
+    const int64_t last = layers - std::max(recipes.skip_last_layers, block_count(rule.skip_last_layers, layers));
     Kinds quantized;
     bool deoscillates = false;
     Left left;
@@ -189,7 +182,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         leave(left.by_shape, "its sizes do not fit");
         continue;
       }
-      if (rule.auto_filter_small_kn && too_small(rule.scheme, k, n)) {
+      if (rule.auto_filter_small_kn && recipe->scheme.too_small(k, n)) {
         leave(left.small, "too small");
         continue;
       }
@@ -199,7 +192,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       layer->set_recipe(*recipe);
       auto* linear = dynamic_cast<Linear*>(layer);
       deoscillates = deoscillates || (linear != nullptr && linear->deoscillation().step > 0);
-      if (rule.scheme == "bitnet") bitnet.push_back(linear);
+      if (recipe->scheme.family->own_norms) with_norms.push_back(linear);
       ++quantized[layer->kind()];
     }
     if (quantized.empty()) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());
@@ -220,7 +213,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     others.push_back(m->fqn()), ++kinds[layer->kind()];
   }
   if (!others.empty()) lines.push_back(fmt::format("quantize: {} that no target names stay unquantised ({})", text(kinds), listed(others)));
-  if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
+  if (!with_norms.empty()) add_bitnet_norms(model, with_norms);
   return lines;
 }
 

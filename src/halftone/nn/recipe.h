@@ -3,10 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "halftone/formats/recipe.h"
+#include "halftone/config/layer_recipe.h"
 #include "halftone/formats/support.h"
 #include "halftone/nn/layers.h"
-#include "halftone/nn/recipe_options.h"
 
 namespace halftone::nn {
 
@@ -21,7 +20,7 @@ struct RecipeRule : RecipeOptions {
   std::string targets_field = "quantize.targets", ignore_field = "quantize.ignore";  // names used in messages
 };
 
-struct RecipePlan {
+struct RecipeRules {
   std::vector<RecipeRule> rules;
   int64_t skip_first_layers = 0, skip_last_layers = 0;  // blocks that no rule quantises
 };
@@ -34,9 +33,9 @@ int64_t block_count(double value, int64_t layers);
 // Error: unknown scheme; a scheme without GEMMs on this device; an empty list of targets; a target that matches no Linear (except a known
 // class that the model lacks, while another target matches); a module named in full whose sizes the scheme does not support; a module
 // matched twice. Warning: a rule that quantises nothing.
-std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
+std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, c10::DeviceType device);
 // For hardware that need not be present.
-std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, Hardware hardware);
+std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, Hardware hardware);
 
 // One line for every Linear: name, sizes, scheme or why it has none (model.print_after_conversion).
 std::vector<std::string> layer_formats(Module& model);

@@ -25,59 +25,53 @@ RecipeRule rule_of(const QuantizeConfig& q, const std::string& scheme, const Str
   return r;
 }
 
-void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& place) {
-  if (q.scheme.table.empty() && !q.scheme.is_none()) plan.rules.push_back(rule_of(q, q.scheme.name, q.targets, place));
-  for (const auto& [scheme, targets] : q.scheme.table) plan.rules.push_back(rule_of(q, scheme, targets, place));
+void add_rules(RecipeRules& recipes, const QuantizeConfig& q, const std::string& place) {
+  if (q.scheme.table.empty() && !q.scheme.is_none()) recipes.rules.push_back(rule_of(q, q.scheme.name, q.targets, place));
+  for (const auto& [scheme, targets] : q.scheme.table) recipes.rules.push_back(rule_of(q, scheme, targets, place));
 }
 
-void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
+void add_modifiers(RecipeRules& recipes, const QuantizeConfig& q) {
   for (const RecipeModifier& modifier : recipe_modifiers(q)) {
-    const size_t first = plan.rules.size();
+    const size_t first = recipes.rules.size();
     if (modifier.options.group_align != 0)
       log_info("[compat] {}: quantize.group_align: each expert's rows are padded to a multiple of 128, which changes no result",
                modifier.place);
-    add_rules(plan, modifier.options, modifier.place + ": ");
-    for (size_t i = first; i < plan.rules.size(); ++i) {
-      plan.rules[i].emulate = plan.rules[i].emulate || q.emulate;
-      plan.rules[i].skip_first_layers = modifier.options.skip_first_layers;
-      plan.rules[i].skip_last_layers = modifier.options.skip_last_layers;
+    add_rules(recipes, modifier.options, modifier.place + ": ");
+    for (size_t i = first; i < recipes.rules.size(); ++i) {
+      recipes.rules[i].emulate = recipes.rules[i].emulate || q.emulate;
+      recipes.rules[i].skip_first_layers = modifier.options.skip_first_layers;
+      recipes.rules[i].skip_last_layers = modifier.options.skip_last_layers;
     }
   }
 }
 
-void add_converter(RecipePlan& plan, const QuantizeConfig& q, const std::string& name) {
-  if (const std::optional<Converter> asked = linear_converter(q, name)) {
-    RecipeRule& rule = plan.rules.emplace_back();
-    static_cast<RecipeOptions&>(rule) = asked->options;
-    rule.scheme = asked->scheme, rule.ignore = asked->ignore, rule.ignore_field = asked->filter;
-    rule.kind = "Linear", rule.targets = {""}, rule.targets_are_substrings = true;  // rule T: every name contains it
-    return;
-  }
-  const bool float8 = name == "quantize.grouped_mm.float8";
-  check(float8 || name == "quantize.grouped_mm.mx", "model.converters: unknown converter '{}'", name);
-  const Strings& fqns = float8 ? q.grouped_mm.float8.fqns : q.grouped_mm.mx.fqns;
-  if (fqns.empty()) return log_warning("model.converters: {} converts nothing, because its list fqns is empty; remove it", name);
-  RecipeRule& rule = plan.rules.emplace_back();
-  rule.scheme = float8 ? "fp8_rowwise" : "mxfp8_e4m3", rule.kind = "GroupedExperts";
-  rule.targets = fqns, rule.targets_are_substrings = true, rule.targets_field = name + ".fqns";
-  rule.ignore.clear();
+void add_converter(RecipeRules& recipes, const QuantizeConfig& q, const std::string& name) {
+  const std::optional<Converter> converter = find_converter(q, name);
+  check(converter.has_value(), "model.converters: unknown converter '{}'", name);
+  if (converter->targets.empty())
+    return log_warning("model.converters: {} converts nothing, because its list fqns is empty; remove it", name);
+  RecipeRule& rule = recipes.rules.emplace_back();
+  static_cast<RecipeOptions&>(rule) = converter->options;
+  rule.scheme = converter->scheme, rule.kind = converter->kind, rule.targets_are_substrings = true;  // rule T
+  rule.targets = converter->targets, rule.ignore = converter->ignore;
+  rule.targets_field = rule.ignore_field = converter->filter;
 }
 
 }  // namespace
 
-RecipePlan recipe_plan(const QuantizeConfig& q, const ModelConfig& model, int64_t layers) {
+RecipeRules recipe_rules(const QuantizeConfig& q, const ModelConfig& model, int64_t layers) {
   const int sources = (q.scheme.is_none() ? 0 : 1) + (q.recipe.empty() ? 0 : 1) + (model.converters.empty() ? 0 : 1);
   check(sources <= 1, "two of quantize.scheme, quantize.recipe and model.converters are set; keep one source of quantisation");
-  RecipePlan plan;
-  plan.skip_first_layers = block_count(q.skip_first_layers, layers);
-  plan.skip_last_layers = block_count(q.skip_last_layers, layers);
+  RecipeRules recipes;
+  recipes.skip_first_layers = block_count(q.skip_first_layers, layers);
+  recipes.skip_last_layers = block_count(q.skip_last_layers, layers);
   if (!q.recipe.empty()) {
-    add_modifiers(plan, q);
+    add_modifiers(recipes, q);
   } else {
-    add_rules(plan, q, "");
+    add_rules(recipes, q, "");
   }
-  for (const std::string& converter : model.converters) add_converter(plan, q, converter);
-  return plan;
+  for (const std::string& converter : model.converters) add_converter(recipes, q, converter);
+  return recipes;
 }
 
 }  // namespace halftone::nn

@@ -243,7 +243,7 @@ LinearRecipe parse_recipe(const std::string& recipe, const std::string& options,
   static std::map<std::pair<std::string, std::string>, LinearRecipe> known;
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto found = known.find({recipe, options}); found != known.end()) return found->second;
-  nn::RecipeOptions o;
+  RecipeOptions o;
   const ConfigIndex index = index_options(o);
   std::vector<std::string> given;
   if (!options.empty()) {
@@ -256,7 +256,7 @@ LinearRecipe parse_recipe(const std::string& recipe, const std::string& options,
       read_option(key, word.substr(equals + 1), index);
     }
   }
-  return known[{recipe, options}] = nn::layer_recipe(recipe, o, name).linear;
+  return known[{recipe, options}] = layer_recipe(recipe, o, name).linear;
 }
 
 }  // namespace halftone::library

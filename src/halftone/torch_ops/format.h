@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "halftone/formats/recipe.h"
-#include "halftone/nn/recipe_options.h"
+#include "halftone/config/layer_recipe.h"
 
 namespace halftone::library {
 

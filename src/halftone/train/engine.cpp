@@ -64,7 +64,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
     : options_(options), built_(build_model(config.model, options.vocab_size)), max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
   const int64_t layers = model.size().layers;
-  recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
+  recipe_lines_ = nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, layers), layers, options.device.type());
   size_ = model.size();  // after recipes have added parameters
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));

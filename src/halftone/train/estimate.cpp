@@ -276,7 +276,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   nn::Model& model = *built.model;
   {
     const Silence silence;  // the run itself logs it
-    nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
+    nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
   }
   const nn::ModelSize size = model.size();
   std::vector<std::string> plan;

@@ -11,6 +11,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/stopwatch.h"
+#include "halftone/formats/support.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
@@ -73,7 +74,8 @@ void compare(const JobConfig& config, const Engine::Options& options, std::span<
     others = std::min(others, seconds);
     if (seconds < least) least = seconds, fastest = dtype;
   }
-  const bool integers = name.starts_with("int") || name == "bitnet", dots = cpu_features().vnni || cpu_features().avxvnni;
+  const auto scheme = find_linear_recipe(name);
+  const bool integers = scheme && is_integer(scheme->x_forward), dots = cpu_features().vnni || cpu_features().avxvnni;
   if (fastest != name) {
     line += fmt::format(": {} is the fastest on this CPU; training {} as configured", fastest, name);
   } else if (others < kPays * own) {
