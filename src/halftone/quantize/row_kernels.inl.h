@@ -134,55 +134,69 @@ struct RowLeaf {
     });
   }
 
-  static void row(Element element, const void* x, DType type, int64_t n, float inv, const uint16_t* draws, uint8_t* codes, bf16* values) {
-    encoding(element, x, type, draws != nullptr, [&]<class E, class T>(E, const T* p) {
-      constexpr int64_t kStep = 4 * kLanes;
-      const F by = V::set(inv);
-      const bool coded = !E::kValues || codes != nullptr, valued = E::kValues && values != nullptr;
-      const auto step = [&](const T* from, const uint16_t* u, uint8_t* to, bf16* to_values) __attribute__((always_inline)) {
-        I q[4], v[4];
-        _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) {
-          const Encoded e = E::encode(V::mul(V::load(from + i * kLanes), by), E::kDraws ? u + i * kLanes : nullptr);
-          q[i] = e.code, v[i] = e.value;
-        }
-        if (coded) E::store_codes(to, q);
-        if (!valued) return;
-        _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) V::store_high(to_values + i * kLanes, v[i]);
-      };
-      int64_t c = 0;
-      for (; c + kStep <= n; c += kStep) {
-        step(p + c, E::kDraws ? draws + c : nullptr, coded ? codes + c : nullptr, valued ? values + c : nullptr);
+  template <class E, bool kCodes, bool kValues, class T>
+  static void row_of(const T* x, int64_t n, float inv, const uint16_t* draws, uint8_t* codes, bf16* values) {
+    constexpr int64_t kStep = 4 * kLanes;
+    const F by = V::set(inv);
+    int64_t c = 0;
+    for (; c + kStep <= n; c += kStep) {
+      I q[4], v[4];
+      _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) {
+        const int64_t at = c + i * kLanes;
+        const Encoded e = E::encode(V::mul(V::load(x + at), by), E::kDraws ? draws + at : nullptr);
+        q[i] = e.code, v[i] = e.value;
       }
-      if (c == n) return;
-      alignas(64) T padded[kStep];
-      alignas(64) uint8_t last[kStep];
-      alignas(64) bf16 last_values[kStep];
-      const auto some = static_cast<size_t>(n - c);
-      std::memset(static_cast<void*>(padded), 0, sizeof padded);
-      std::memcpy(static_cast<void*>(padded), p + c, some * sizeof(T));
-      step(padded, E::kDraws ? draws + c : nullptr, last, last_values);
-      if (coded) std::memcpy(codes + c, last, some);
-      if (valued) std::memcpy(static_cast<void*>(values + c), last_values, some * sizeof(bf16));
+      if constexpr (kCodes) E::store_codes(codes + c, q);
+      if constexpr (kValues) _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) V::store_high(values + c + i * kLanes, v[i]);
+    }
+    if (c < n)
+      row_tail<E, kCodes, kValues>(x + c, n - c, inv, E::kDraws ? draws + c : nullptr, kCodes ? codes + c : nullptr,
+                                   kValues ? values + c : nullptr);
+  }
+  // Out of line, so that whole rows need no aligned stack.
+  template <class E, bool kCodes, bool kValues, class T>
+  [[gnu::noinline]] static void row_tail(const T* x, int64_t n, float inv, const uint16_t* draws, uint8_t* codes, bf16* values) {
+    constexpr int64_t kStep = 4 * kLanes;
+    alignas(64) T padded[kStep];
+    alignas(64) uint8_t last[kStep];
+    alignas(64) bf16 last_values[kStep];
+    std::memset(static_cast<void*>(padded), 0, sizeof padded);
+    std::memcpy(static_cast<void*>(padded), x, static_cast<size_t>(n) * sizeof(T));
+    row_of<E, kCodes, kValues>(padded, kStep, inv, draws, last, last_values);
+    if constexpr (kCodes) std::memcpy(codes, last, static_cast<size_t>(n));
+    if constexpr (kValues) std::memcpy(static_cast<void*>(values), last_values, static_cast<size_t>(n) * sizeof(bf16));
+  }
+  static void row(Element element, const void* x, DType type, int64_t n, float inv, const uint16_t* draws, uint8_t* codes, bf16* values) {
+    encoding(element, x, type, draws != nullptr, [&]<class E>(E, const auto* p) {
+      if constexpr (E::kValues) {
+        if (codes == nullptr) return row_of<E, false, true>(p, n, inv, draws, codes, values);
+        if (values != nullptr) return row_of<E, true, true>(p, n, inv, draws, codes, values);
+      }
+      row_of<E, true, false>(p, n, inv, draws, codes, values);
     });
   }
 
+  template <class E, class T>
+  static void panels_of(const T* x, int64_t ld, int64_t groups, int64_t columns, const float* inv, const uint16_t* draws, int64_t draws_ld,
+                        std::byte* out, int64_t stride) {
+    constexpr int64_t kGroup = E::kValues ? 2 : 4;
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t h = 0; h < columns; h += kLanes) {
+        const F by = V::load(inv + h);
+        I v[kGroup];
+        _Pragma("GCC unroll 8") for (int64_t i = 0; i < kGroup; ++i) {
+          const int64_t r = kGroup * g + i;
+          const Encoded e = E::encode(V::mul(V::load(x + r * ld + h), by), E::kDraws ? draws + r * draws_ld + h : nullptr);
+          v[i] = E::kValues ? e.value : e.code;
+        }
+        E::store_group(out + h / 16 * stride + g * 64 + h % 16 * 4, v);
+      }
+    }
+  }
   static void panels(Element element, const void* x, DType type, int64_t ld, int64_t groups, int64_t columns, const float* inv,
                      const uint16_t* draws, int64_t draws_ld, std::byte* out, int64_t stride) {
-    encoding(element, x, type, draws != nullptr, [&]<class E, class T>(E, const T* p) {
-      constexpr int64_t kGroup = E::kValues ? 2 : 4;
-      for (int64_t g = 0; g < groups; ++g) {
-        for (int64_t h = 0; h < columns; h += kLanes) {
-          const F by = V::load(inv + h);
-          I v[kGroup];
-          _Pragma("GCC unroll 8") for (int64_t i = 0; i < kGroup; ++i) {
-            const int64_t r = kGroup * g + i;
-            const Encoded e = E::encode(V::mul(V::load(p + r * ld + h), by), E::kDraws ? draws + r * draws_ld + h : nullptr);
-            v[i] = E::kValues ? e.value : e.code;
-          }
-          E::store_group(out + h / 16 * stride + g * 64 + h % 16 * 4, v);
-        }
-      }
-    });
+    encoding(element, x, type, draws != nullptr,
+             [&]<class E>(E, const auto* p) { panels_of<E>(p, ld, groups, columns, inv, draws, draws_ld, out, stride); });
   }
 
   // Philox on kLanes counters; a counter's four words are the 8 draws of its group in memory order.
