@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/ops/attention_core.h"
-#include "halftone/parallel/context_rows.h"
+#include "halftone/parallel/context.h"
 #include "ops/attention_reference.h"
 
 namespace halftone::context_calls_test {

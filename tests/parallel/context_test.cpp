@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "halftone/ops/latent_attention.h"
-#include "halftone/parallel/context_rows.h"
+#include "halftone/parallel/context.h"
 #include "ops/attention_reference.h"
 #include "parallel/layouts.h"
 

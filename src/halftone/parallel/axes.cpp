@@ -19,17 +19,6 @@ nn::MicroBatch Axes::own_part(const nn::MicroBatch& batch) const {
   return context_ == nullptr || batch.input.documents.port ? batch : own_places(batch, *context_, rows_, device_);
 }
 
-void Axes::add_up_parts(nn::ParameterStore& store) {
-  if (tensor_) parallel::add_up_parts(store, *tensor_);
-}
-
-std::vector<at::Tensor> Axes::counted_gradients(const nn::ParameterStore& store) const {
-  if (!first_of_tensor()) return split_gradients(store);
-  std::vector<at::Tensor> gradients;
-  for (const nn::ParameterStore::Unit& unit : store.units()) gradients.push_back(unit.flat.grad);
-  return gradients;
-}
-
 std::vector<std::string_view> Axes::holders(const nn::Parameter& p) const {
   std::vector<std::string_view> axes = {"dp_replicate"};
   if (!p.shard) axes.emplace_back(p.expert ? "efsdp" : "fsdp");
@@ -39,7 +28,11 @@ std::vector<std::string_view> Axes::holders(const nn::Parameter& p) const {
 
 std::string Axes::text() const {
   std::string text = (pipeline_ ? pipeline_->text() + "; " : "") + data_->text();
-  if (tensor_) text += tensor_text(tensor_->size(), parallelism_);
+  if (tensor_)
+    text += fmt::format("; TP: {} ranks{}", tensor_->size(),
+                        !parallelism_.enable_sequence_parallel      ? ""
+                        : parallelism_.enable_async_tensor_parallel ? " with sequence shards, collectives overlap with GEMMs"
+                                                                    : " with sequence shards");
   if (experts_) text += fmt::format("; EP: experts sharded over {} ranks", experts_->size());
   if (context_) text += fmt::format("; CP: each row sharded over {} ranks", context_->size());
   return text;
@@ -49,11 +42,6 @@ void apply(nn::Model& model, Axes& axes) {
   if (axes.experts_) apply_experts(model, *axes.experts_, axes.parallelism_);
   if (axes.tensor_) apply_tensor(model, *axes.tensor_, axes.parallelism_);
   axes.rows_ = context_options(axes.parallelism_, model.size().window);
-}
-
-void report_idle(const ParallelismConfig& parallelism) {
-  report_idle_experts(parallelism);
-  report_idle_tensor(parallelism);
 }
 
 }  // namespace halftone::parallel

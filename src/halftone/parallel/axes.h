@@ -48,7 +48,4 @@ class Axes {
 // an axis cannot split it. The axes must outlive the model.
 void apply(nn::Model& model, Axes& axes);
 
-// Logs options of the axes that have no effect.
-void report_idle(const ParallelismConfig& parallelism);
-
 }  // namespace halftone::parallel

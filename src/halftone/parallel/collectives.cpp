@@ -57,6 +57,14 @@ at::Tensor exchanged(const at::Tensor& x, const std::vector<int64_t>& out_rows, 
 
 }  // namespace
 
+at::Tensor stack_ranks(const at::Tensor& x, comm::Communicator& ranks) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.insert(shape.begin(), ranks.size());
+  at::Tensor all = at::empty(shape, x.options());
+  ranks.all_gather(all, x.contiguous()).wait();
+  return all;
+}
+
 at::Tensor gather_ranks(const at::Tensor& x, comm::Communicator& ranks) { return moved("gather_ranks", x, ranks, gathered, scattered); }
 
 at::Tensor scatter_sum(const at::Tensor& x, comm::Communicator& ranks) { return moved("scatter_sum", x, ranks, scattered, gathered); }

@@ -9,6 +9,8 @@
 // backward too.
 namespace halftone::parallel {
 
+// All-gather without autograd: [...] of every rank -> [size, ...].
+at::Tensor stack_ranks(const at::Tensor& x, comm::Communicator& ranks);
 // All-gather: [n, ...] of every rank -> [size * n, ...] in rank order; backward is a reduce-scatter of the gradients.
 at::Tensor gather_ranks(const at::Tensor& x, comm::Communicator& ranks);
 // Reduce-scatter: [size * n, ...] -> this rank's [n, ...] of the sum over ranks; backward is an all-gather.

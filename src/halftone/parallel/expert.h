@@ -10,13 +10,10 @@
 // the experts [r * E / ranks, (r + 1) * E / ranks).
 namespace halftone::parallel {
 
-struct ExpertExchange {
+struct ExpertExchange : nn::Dispatch {
   comm::Communicator* ranks = nullptr;
   ExpertRows sent;                                // this rank's rows as they are sent: by expert, then by token, without padding
-  ExpertRows received;                            // the received rows, one per token, and their placement among the local experts
   std::vector<int64_t> sent_rows, received_rows;  // to and from each rank
-  at::Tensor kept;                                // fp32 [T, k]: 0 for choices dropped over capacity, else 1; undefined: none dropped
-  at::Tensor dropped;                             // number of dropped choices: a scalar on the device
   OperandSpec format;                             // format in which tokens are sent: codes and scales of each row; unquantised: as they are
 };
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "halftone/base/log.h"
 #include "halftone/nn/moe.h"
 #include "halftone/ops/quantization_stats.h"
+#include "halftone/parallel/axes.h"
 #include "halftone/parallel/collectives.h"
 
 namespace halftone::parallel {
@@ -88,22 +88,19 @@ class Cutter {
 // Gathers rows, or with all rows between layers their gradients; scatters partial sums, or adds them up.
 class TensorPort : public nn::Port {
  public:
-  TensorPort(comm::Communicator& ranks, const ParallelismConfig& p)
-      : ranks_(ranks),
-        sequence_shards_(p.enable_sequence_parallel),
-        in_parts_(p.enable_async_tensor_parallel),
-        split_loss_(!p.disable_loss_parallel) {}
+  TensorPort(comm::Communicator& ranks, const ParallelismConfig& p) : ranks_(ranks), sequence_shards_(p.enable_sequence_parallel), p_(p) {}
   Activation enter(const Activation& x) const override { return sequence_shards_ ? gather_ranks(x, ranks_) : split_work(x, ranks_); }
   at::Tensor leave(const at::Tensor& y) const override { return sequence_shards_ ? scatter_sum(y, ranks_) : sum_ranks(y, ranks_); }
   RowShares shares(nn::Way way, const LinearRecipe& recipe) const override {
     if (!sequence_shards_ || quantization_stats() != nullptr) return {};  // the statistics read full operands
     if (!can_share_rows(recipe)) {
       static std::once_flag told;
-      if (in_parts_) std::call_once(told, [&] { log_warning("{}: scales span several rows: GEMMs wait for all shards", recipe.name); });
+      if (p_.enable_async_tensor_parallel)
+        std::call_once(told, [&] { log_warning("{}: scales span several rows: GEMMs wait for all shards", recipe.name); });
       return {};
     }
     RowShares shares;
-    (way == nn::Way::in ? shares.input : shares.output) = &ranks_, shares.in_parts = in_parts_;
+    (way == nn::Way::in ? shares.input : shares.output) = &ranks_, shares.in_parts = p_.enable_async_tensor_parallel;
     return shares;
   }
   at::Tensor own_rows(const at::Tensor& mask, int64_t rows) const override {
@@ -114,15 +111,10 @@ class TensorPort : public nn::Port {
   Copies copies() const override { return {ranks_.size(), ranks_.index()}; }
   at::Tensor column_sums(const at::Tensor& own) const override { return sum_ranks(split_work(own, ranks_), ranks_); }
   LogitColumns logit_columns(const Parameter& table) const override {
-    const auto gather = [this](const at::Tensor& own) {
-      std::vector<int64_t> shape = own.sizes().vec();
-      shape.insert(shape.begin(), ranks_.size());
-      at::Tensor all = at::empty(shape, own.options());
-      ranks_.all_gather(all, own).wait();
-      return all;
-    };
+    const auto gather = [this](const at::Tensor& own) { return stack_ranks(own, ranks_); };
     const nn::DimPart& rows = table.parts.at(0);
-    return {gather, rows.first, (rows.whole + ranks_.size() - 1) / ranks_.size(), rows.whole, split_loss_, ranks_.index() == 0};
+    return {
+        gather, rows.first, (rows.whole + ranks_.size() - 1) / ranks_.size(), rows.whole, !p_.disable_loss_parallel, ranks_.index() == 0};
   }
 
  protected:
@@ -130,7 +122,7 @@ class TensorPort : public nn::Port {
   const bool sequence_shards_;
 
  private:
-  const bool in_parts_, split_loss_;
+  const ParallelismConfig p_;
 };
 
 // Of experts that the ranks hold whole: each rank routes its own share of the tokens. With all rows between layers it takes that share,
@@ -189,7 +181,8 @@ void apply_tensor(nn::Model& model, comm::Communicator& ranks, const Parallelism
   });
 }
 
-void add_up_parts(nn::ParameterStore& store, comm::Communicator& ranks) {
+void Axes::add_up_parts(nn::ParameterStore& store) {
+  if (!tensor_) return;
   std::vector<at::Tensor> gradients;
   for (const nn::ParameterStore::Unit& unit : store.units()) {
     for (const Parameter* p : unit.parameters) {
@@ -198,7 +191,7 @@ void add_up_parts(nn::ParameterStore& store, comm::Communicator& ranks) {
   }
   if (gradients.empty()) return;
   at::Tensor all = at::cat(gradients);
-  ranks.all_reduce(all).wait();
+  tensor_->all_reduce(all).wait();
   int64_t at = 0;
   for (at::Tensor& gradient : gradients) {
     gradient.copy_(all.narrow(0, at, gradient.numel()));
@@ -206,31 +199,24 @@ void add_up_parts(nn::ParameterStore& store, comm::Communicator& ranks) {
   }
 }
 
-std::vector<at::Tensor> split_gradients(const nn::ParameterStore& store) {
+std::vector<at::Tensor> Axes::counted_gradients(const nn::ParameterStore& store) const {
   std::vector<at::Tensor> gradients;
   for (const nn::ParameterStore::Unit& unit : store.units()) {
-    int64_t first = 0, end = 0;  // of a run of split parameters
+    if (first_of_tensor()) {
+      gradients.push_back(unit.flat.grad);
+      continue;
+    }
+    int64_t first = 0, end = 0;  // of a run of counted parameters
     const auto put = [&] {
       if (end > first) gradients.push_back(unit.flat.grad.narrow(0, first, end - first));
     };
     for (const Parameter* p : unit.parameters) {
-      if (!p->replicated) {
-        end = p->offset + p->held();
-        continue;
-      }
-      put();
-      first = end = p->offset + p->held();
+      if (p->replicated) put(), first = p->offset + p->held();
+      end = p->offset + p->held();
     }
     put();
   }
   return gradients;
-}
-
-std::string tensor_text(int64_t ranks, const ParallelismConfig& p) {
-  return fmt::format("; TP: {} ranks{}", ranks,
-                     !p.enable_sequence_parallel      ? ""
-                     : p.enable_async_tensor_parallel ? " with sequence shards, collectives overlap with GEMMs"
-                                                      : " with sequence shards");
 }
 
 void report_idle_tensor(const ParallelismConfig& p) {

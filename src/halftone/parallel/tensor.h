@@ -1,12 +1,7 @@
 #pragma once
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "halftone/comm/communicator.h"
 #include "halftone/config/parallelism_config.h"
 #include "halftone/nn/model.h"
-#include "halftone/nn/parameter_store.h"
 
 // Tensor and sequence parallelism (docs/parallel/tensor.md): ranks that compute each layer together, on parts of its heads, widths and
 // vocabulary.
@@ -25,11 +20,6 @@ void split_tensors(nn::Model& model, const TensorPart& part);
 // The same, and installs ports that gather and scatter rows over the ranks, which must outlive the model.
 void apply_tensor(nn::Model& model, comm::Communicator& ranks, const ParallelismConfig& parallelism);
 
-// All-reduces the gradients of which each rank has a partial sum, in the units' buffers.
-void add_up_parts(nn::ParameterStore& store, comm::Communicator& ranks);
-// The gradients whose squares a rank after the first contributes to the norm: not those that the first one has as well.
-std::vector<at::Tensor> split_gradients(const nn::ParameterStore& store);
-std::string tensor_text(int64_t ranks, const ParallelismConfig& parallelism);  // for the log
 // Logs options of the axis that have no effect.
 void report_idle_tensor(const ParallelismConfig& parallelism);
 

@@ -7,7 +7,8 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/config/value.h"
-#include "halftone/parallel/axes.h"
+#include "halftone/parallel/expert.h"
+#include "halftone/parallel/tensor.h"
 
 namespace halftone {
 namespace {
@@ -49,7 +50,7 @@ void check_run(const JobConfig& c, int64_t processes) {
                  "comm.save_traces_folder", "comm.save_traces_file_prefix", "checkpoint.save_timeout_seconds"},
                 "with several ranks");
   }
-  parallel::report_idle(p);
+  parallel::report_idle_experts(p), parallel::report_idle_tensor(p);
   if (processes > 1 && c.sample.prompt)
     log_warning("[compat] sample.prompt: without effect with several ranks; halftone generate continues a prompt");
   check(problems.empty(), "{}", fmt::join(problems, "\n"));
