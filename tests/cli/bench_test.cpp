@@ -7,8 +7,6 @@
 #include "halftone/cli/bench_commands.h"
 #include "halftone/cli/bench_layer.h"
 #include "halftone/cli/bench_products.h"
-#include "halftone/cli/bench_report.h"
-#include "halftone/cli/bench_traffic.h"
 
 namespace halftone::bench {
 namespace {
@@ -77,9 +75,9 @@ TEST(BenchRoofline, SizesAreCalledWhatTheyCount) {
 }
 
 TEST(BenchReport, RefusesFilesThatCannotBeWritten) {
-  Common common;
-  common.csv = "/dev/full";
-  EXPECT_EQ(refusal([&] { Csv(common, "# title", {"a"}); }), "--csv /dev/full: cannot be written: No space left on device");
+  Csv csv;
+  csv.open("/dev/full");
+  EXPECT_EQ(refusal([&] { csv.row({"a"}); }), "--csv /dev/full: cannot be written: No space left on device");
 }
 
 // Each is rejected in one line that starts with the command, before anything is measured.
@@ -126,10 +124,10 @@ TEST(BenchProducts, EveryFormatHasAProductOnTheCpu) {
   for (const ProductFormat& f : product_formats()) {
     EXPECT_TRUE(names.insert(f.name).second) << f.name << " is there twice";
     for (const Layout& layout : kLayouts) {
-      const ProductWork w = product_work(f, 64, 96, 128, layout, at::kCPU);
+      const Case w = product_case(f, 64, 96, 128, layout, at::kCPU);
       const bool ours = f.reference == Reference::none || f.reference == Reference::mm;
       EXPECT_TRUE(!ours || w.absent.empty()) << f.name << " " << layout.name << ": " << w.absent;
-      EXPECT_EQ(w.work == nullptr, !w.absent.empty()) << f.name;
+      EXPECT_EQ(w.parts.empty(), !w.absent.empty()) << f.name;
     }
   }
 }
@@ -141,14 +139,13 @@ TEST(BenchLayer, PartsDoTheWorkOfTheLayer) {
   for (const char* name : {"none", "fp8_tensorwise", "fp8_blockwise", "mxfp8_e4m3", "int4", "fp8_rowwise_with_gw_hp", "bitnet"}) {
     const LinearRecipe recipe = bench_recipe(name, "recommended");
     data.dw.zero_();
-    BenchLayer layer(recipe, data);
-    layer.forward(), layer.backward();
+    for (const Part& part : layer_work(recipe, data)) part(0);
     const at::Tensor expected = data.dw.clone();
     EXPECT_GT(expected.abs().max().item<float>(), 0) << name;
     data.dw.zero_();
     double flop = 0;
     for (const LayerPart& part : layer_parts(recipe, data)) {
-      part.run();
+      part.run(0);
       flop += part.flop;
     }
     EXPECT_TRUE(data.dw.equal(expected)) << name;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "halftone/base/error.h"
@@ -16,48 +17,38 @@ constexpr const char* kStep = "step";
 constexpr std::string_view kOn = " on ";  // "all-gather on tp": a range of comm/communicator.cpp
 
 struct Sign {
-  std::string_view text;
   WorkKind work;
+  std::vector<std::string_view> words;
 };
 
 // Ranges that determine the kind of all work inside.
-constexpr Sign kRanges[] = {{"head", WorkKind::head}, {"gradient norm", WorkKind::grad_norm}, {"optimizer", WorkKind::optimizer}};
+const std::vector<Sign> kRanges = {
+    {WorkKind::head, {"head"}}, {WorkKind::grad_norm, {"gradient norm"}}, {WorkKind::optimizer, {"optimizer"}}};
 
 // Parts of kernel names; the first match counts. Libraries precede words that occur in their template arguments.
-constexpr Sign kKernels[] = {
-    {"nccl", WorkKind::collective},
-    {"Memcpy", WorkKind::copy},
-    {"Memset", WorkKind::copy},
-    // cuDNN and flash-2, some of which contain CUTLASS
-    {"flash", WorkKind::attention},
-    {"fmha", WorkKind::attention},
-    {"sdpa", WorkKind::attention},
-    {"cudnn", WorkKind::attention},
-    {"attention", WorkKind::attention},
+const std::vector<Sign> kKernels = {
+    {WorkKind::collective, {"nccl"}},
+    {WorkKind::copy, {"Memcpy", "Memset"}},
+    {WorkKind::attention, {"flash", "fmha", "sdpa", "cudnn", "attention"}},  // cuDNN and flash-2, some of which contain CUTLASS
     // cuBLASLt, CUTLASS and the kernels around them (gemm/)
-    {"cutlass", WorkKind::product},
-    {"gemm", WorkKind::product},
-    {"nvjet", WorkKind::product},
-    {"cublas", WorkKind::product},
-    {"block_rows_kernel", WorkKind::product},
-    {"scalar_kernel", WorkKind::product},
-    {"convert_kernel", WorkKind::product},
-    {"finish_kernel", WorkKind::product},
+    {WorkKind::product, {"cutlass", "gemm", "nvjet", "cublas", "block_rows_kernel", "scalar_kernel", "convert_kernel", "finish_kernel"}},
     // fused/
-    {"RmsNorm", WorkKind::norm},
-    {"add_parts_kernel", WorkKind::norm},
-    {"Swiglu", WorkKind::norm},
-    {"rope_kernel", WorkKind::norm},
-    {"cross_entropy_kernel", WorkKind::head},
-    {"optimizer_kernel", WorkKind::optimizer},
-    {"squares", WorkKind::grad_norm},
-    // quantize/, stored weights and their decoding: the rest of our kernels
-    {"halftone::", WorkKind::quantiser},
-    // ATen
-    {"copy_kernel", WorkKind::copy},
-    {"CatArray", WorkKind::copy},
-    {"FillFunctor", WorkKind::copy},
+    {WorkKind::norm, {"RmsNorm", "add_parts_kernel", "Swiglu", "rope_kernel"}},
+    {WorkKind::head, {"cross_entropy_kernel"}},
+    {WorkKind::optimizer, {"optimizer_kernel"}},
+    {WorkKind::grad_norm, {"squares"}},
+    {WorkKind::quantiser, {"halftone::"}},                         // quantize/, stored weights and their decoding: the rest of our kernels
+    {WorkKind::copy, {"copy_kernel", "CatArray", "FillFunctor"}},  // ATen
 };
+
+std::optional<WorkKind> find_sign(const std::vector<Sign>& signs, auto&& fits) {
+  for (const Sign& s : signs)
+    if (std::any_of(s.words.begin(), s.words.end(), fits)) return s.work;
+  return std::nullopt;
+}
+std::optional<WorkKind> work_of_range(std::string_view range) {
+  return find_sign(kRanges, [&](std::string_view word) { return word == range; });
+}
 
 std::string_view range_at(const std::vector<const ProfileEvent*>& ranges, int64_t time) {
   for (const ProfileEvent* r : ranges) {
@@ -103,13 +94,8 @@ std::string short_name(std::string name) {
 }  // namespace
 
 WorkKind work_of(std::string_view kernel, std::string_view range) {
-  for (const Sign& s : kRanges) {
-    if (range == s.text) return s.work;
-  }
-  for (const Sign& s : kKernels) {
-    if (kernel.find(s.text) != std::string_view::npos) return s.work;
-  }
-  return WorkKind::other;
+  if (const auto work = work_of_range(range)) return *work;
+  return find_sign(kKernels, [&](std::string_view word) { return kernel.find(word) != std::string_view::npos; }).value_or(WorkKind::other);
 }
 
 Breakdown break_down(std::span<const ProfileEvent> events) {
@@ -121,7 +107,7 @@ Breakdown break_down(std::span<const ProfileEvent> events) {
     if (e.kind != ProfileEvent::Kind::range) continue;
     if (e.name == kStep) steps.push_back(&e);
     if (e.name.find(kOn) != std::string::npos) operations.push_back(&e);
-    if (std::any_of(std::begin(kRanges), std::end(kRanges), [&](const Sign& s) { return s.text == e.name; })) ranges.push_back(&e);
+    if (work_of_range(e.name)) ranges.push_back(&e);
   }
   check(!steps.empty(), "the profiler recorded no step");
   std::sort(device.begin(), device.end(), [](const ProfileEvent* a, const ProfileEvent* b) { return a->begin < b->begin; });

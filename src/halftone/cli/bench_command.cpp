@@ -1,198 +1,43 @@
-#include <ATen/Functions.h>
+#include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <nlohmann/json.hpp>
-
-#include "halftone/base/environment.h"
 #include "halftone/base/error.h"
-#include "halftone/base/log.h"
-#include "halftone/base/parallel.h"
-#include "halftone/base/philox.h"
-#include "halftone/base/start_times.h"
-#include "halftone/cli/bench_breakdown.h"
 #include "halftone/cli/bench_commands.h"
-#include "halftone/cli/bench_pipeline.h"
-#include "halftone/cli/parse.h"
-#include "halftone/config/load.h"
-#include "halftone/ops/activation.h"
-#include "halftone/ops/device.h"
-#include "halftone/train/engine.h"
-#include "halftone/train/hf_model.h"
-#include "halftone/train/processes.h"
-#include "halftone/train/run_data.h"
-#include "halftone/train/schedule.h"
-#include "halftone/train/validate_settings.h"
 
 namespace halftone {
 namespace {
 
-// Rows of a step from `first` on; their tokens do not depend on the rank.
-MicroBatch random_batch(int64_t first, int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
-  const auto draw = [&](const char* purpose) {
-    at::Tensor t = at::empty({rows, seq}, at::kLong);
-    const PhiloxKey key = philox_key(0, purpose);
-    int64_t* p = t.mutable_data_ptr<int64_t>();
-    for (int64_t i = 0; i < t.numel(); ++i) p[i] = philox(key, first * seq + i)[0] % vocab;
-    return t.to(device);
-  };
-  MicroBatch b;
-  b.input.tokens = draw("tokens"), b.labels = draw("labels"), b.valid_labels = rows * seq;
-  return b;
+constexpr struct {
+  const char *name, *summary;
+  int (*run)(Arguments);
+} kBenchmarks[] = {
+    {"train", "training steps of a configuration on random tokens: tokens/s, memory, time to the first step", bench::train_command},
+    {"linear", "one linear layer, forward and backward with quantization: every recipe against bf16", bench::linear_command},
+    {"experts", "the experts of a layer, forward and backward with permutation: every recipe against bf16", bench::experts_command},
+    {"mm", "GEMMs of every format and layout against bf16 and LibTorch", bench::mm_command},
+    {"quantize", "quantizers: GB/s against a copy", bench::quantize_command},
+    {"roofline", "sizes M, K, N at which a recipe beats bf16: predicted and measured", bench::roofline_command},
+};
+
+std::string help() {
+  std::string out = "halftone bench NAME [options]\n\n";
+  for (const auto& b : kBenchmarks) out += fmt::format("  {:<10} {}\n", b.name, b.summary);
+  return out +
+         "\nhalftone bench NAME --help explains the options.\n\n"
+         "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
+         "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
+         "  halftone bench mm --sizes 4096 --csv mm.csv\n"
+         "  halftone bench quantize --schemes int8 mxfp4_folded\n"
+         "  halftone bench roofline --csv roofline.csv && python3 tools/plot_roofline.py roofline.svg roofline.csv\n";
 }
-
-constexpr const char* kTrainHelp =
-    "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
-    "Trains the configuration's model on random tokens and prints one line a step. The last line is JSON: tokens/s a rank and ms of the\n"
-    "median step of the second half, peak memory of the largest rank, seconds from launch to the end of the first step, losses, and\n"
-    "what was measured. With a pipeline it also has the ranks' measured and expected bubbles.\n\n"
-    "  --own-amax   quantizers compute the amax of their input instead of reading it from the op that wrote the input\n"
-    "  --breakdown  records three more steps on rank 0's GPU and prints its time by kind of work, exposed communication by mesh axis,\n"
-    "               and the largest kernels\n\n"
-    "training.steps sets the number of steps, at least 4. The other options are those of halftone train (halftone train --help).\n\n"
-    "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
-
-void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
-  check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
-  check(c.training.steps >= 4, "bench train: training.steps = {}; expected at least 4, of which the second half is timed",
-        c.training.steps);
-  check_run(c, processes.world());
-  StartTimes start_times;
-  start_times.mark("program");
-  Engine::Options options;
-  options.device = select_device(c.training.device, static_cast<int>(processes.local_rank())), options.positions = c.training.seq_len;
-  check(!breakdown || !options.device.is_cpu(), "bench train: --breakdown needs a GPU, found training.device {}; leave it out on a CPU",
-        options.device.str());
-  options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
-  start_times.mark("device");
-  processes.connect(c, options.device);
-  options.axes = processes.axes();
-  Engine engine(c, options);
-  start_times.mark("model");
-  engine.initialize();
-  start_times.mark("weights");
-  const int64_t rows = engine.pipeline() != nullptr ? engine.pipeline()->microbatch_rows() : c.training.local_batch_size;
-  const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / rows / processes.data_ranks();
-  std::vector<MicroBatch> batches;
-  for (int64_t m = 0; m < accumulate; ++m) {
-    const int64_t first = (m * processes.data_ranks() + processes.data_rank()) * rows;
-    batches.push_back(engine.own_part(random_batch(first, rows, c.training.seq_len, engine.size().vocab, options.device)));
-  }
-  const Schedule schedule(
-      {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
-  const auto train = [&](int64_t step, double lr_factor) {
-    engine.accumulate(batches, step, accumulate * rows * c.training.seq_len * processes.data_ranks());
-    engine.update(lr_factor);
-    return engine.result();
-  };
-  std::vector<double> seconds, losses;
-  for (int64_t step = 1; step <= c.training.steps; ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    const StepResult r = train(step, schedule.factor(step - 1));
-    synchronize(options.device);
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    if (step == 1) start_times.mark("first step");
-    losses.push_back(r.loss_sum / static_cast<double>(r.valid_labels));
-    if (processes.first()) {
-      std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, losses.back(),
-                  r.grad_norm);
-      std::fflush(stdout);
-    }
-  }
-  std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());
-  std::sort(tail.begin(), tail.end());
-  const double median = tail[tail.size() / 2];
-  const auto tokens =
-      static_cast<double>(accumulate * rows * c.training.seq_len * processes.data_ranks()) / static_cast<double>(processes.world());
-  double reserved = 0;
-  for (const Processes::Said& said : processes.exchange({peak_memory(options.device).reserved_gib})) reserved = std::max(reserved, said[0]);
-  nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
-                                {"ms_per_step", median * 1e3},
-                                {"peak_memory_gib", reserved},
-                                {"first_step_seconds", start_times.seconds()},
-                                {"loss_first", losses.front()},
-                                {"loss_last", losses.back()},
-                                {"losses", losses},
-                                {"scheme", c.quantize.scheme.name},
-                                {"mixed_precision_param", c.training.mixed_precision_param},
-                                {"device", options.device.str()},
-                                {"device_name", device_info(options.device).name},
-                                {"processes", processes.world()},
-                                {"mesh", processes.degrees()},
-                                {"threads", max_threads()},
-                                {"parameters", engine.size().parameters},
-                                {"local_batch_size", c.training.local_batch_size},
-                                {"seq_len", c.training.seq_len},
-                                {"steps", c.training.steps},
-                                {"activation_checkpoint", c.activation_checkpoint.mode},
-                                {"model", engine.built().description->json()}};
-  log_debug("the first step ended {}", start_times.text());
-  int64_t step = c.training.steps;
-  std::string bubbles;
-  if (engine.pipeline() != nullptr) {
-    const bench::Bubbles b =
-        bench::measure_bubbles(engine, processes, accumulate, [&] { train(++step, schedule.factor(c.training.steps - 1)); });
-    out["bubbles"] = {{"schedule", b.schedule}, {"passes", b.passes}, {"measured", b.measured}};
-    bubbles = "\n" + bench::bubbles_text(b);
-  }
-  if (processes.first()) std::printf("%s\n%s", out.dump().c_str(), bubbles.c_str());
-  if (breakdown) {
-    const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
-      train(++step, schedule.factor(c.training.steps - 1));
-      synchronize(options.device);
-    });
-    if (processes.first()) std::printf("\n%s", bench::breakdown_text(b, 20).c_str());
-  }
-}
-
-int bench_train(Arguments given) {
-  if (asked_help(given)) return print(kTrainHelp), 0;
-  std::vector<std::string> args(given.begin(), given.end());
-  const auto take = [&](const char* option) {
-    return std::erase_if(args, [&](const std::string& word) { return is_option(word, option); }) != 0;
-  };
-  amax_use().from_producers = !take("--own-amax");
-  const bool breakdown = take("--breakdown");
-  const Environment environment = read_environment();
-  LoadedConfig loaded = load_config(args, {environment.world_size});
-  Processes processes(environment, loaded.config.comm);
-  processes.run([&] {
-    resolve_model(loaded.config);
-    bench_steps(loaded.config, processes, breakdown);
-  });
-  return 0;
-}
-
-constexpr const char* kBenchHelp =
-    "halftone bench NAME [options]\n\n"
-    "  train      training steps of a configuration on random tokens: tokens/s, memory, time to the first step\n"
-    "  linear     one linear layer, forward and backward with quantization: every recipe against bf16\n"
-    "  experts    the experts of a layer, forward and backward with permutation: every recipe against bf16\n"
-    "  mm         GEMMs of every format and layout against bf16 and LibTorch\n"
-    "  quantize   quantizers: GB/s against a copy\n"
-    "  roofline   sizes M, K, N at which a recipe beats bf16: predicted and measured\n\n"
-    "halftone bench NAME --help explains the options.\n\n"
-    "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
-    "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
-    "  halftone bench mm --sizes 4096 --csv mm.csv\n"
-    "  halftone bench quantize --schemes int8 mxfp4_folded\n"
-    "  halftone bench roofline --csv roofline.csv && python3 tools/plot_roofline.py roofline.svg roofline.csv\n";
 
 }  // namespace
 
 int bench_command(Arguments args) {
-  check(!args.empty(), "bench: expected train, linear, experts, mm, quantize or roofline; see halftone bench --help");
-  const std::string& what = args[0];
-  const Arguments rest = args.subspan(1);
-  if (what == "--help" || what == "-h") return print(kBenchHelp), 0;
-  if (what == "train") return bench_train(rest);
-  if (what == "linear") return bench::linear_command(rest);
-  if (what == "mm") return bench::mm_command(rest);
-  if (what == "quantize") return bench::quantize_command(rest);
-  if (what == "experts") return bench::experts_command(rest);
-  if (what == "roofline") return bench::roofline_command(rest);
-  fail("bench: expected train, linear, experts, mm, quantize or roofline, found '{}'; see halftone bench --help", what);
+  if (!args.empty() && (args[0] == "--help" || args[0] == "-h")) return print(help()), 0;
+  for (const auto& b : kBenchmarks)
+    if (!args.empty() && args[0] == b.name) return b.run(args.subspan(1));
+  fail("bench: expected train, linear, experts, mm, quantize or roofline{}; see halftone bench --help",
+       args.empty() ? "" : fmt::format(", found '{}'", args[0]));
 }
 
 }  // namespace halftone

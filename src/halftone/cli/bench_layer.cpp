@@ -4,14 +4,14 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
-#include "halftone/base/error.h"
-#include "halftone/cli/bench_products.h"
-#include "halftone/cli/bench_report.h"
-#include "halftone/cli/bench_traffic.h"
+#include "halftone/base/dtype.h"
 #include "halftone/config/layer_recipe.h"
 #include "halftone/ops/hardware.h"
+#include "halftone/ops/operand.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/rounding_keys.h"
+#include "halftone/quantize/operand_shape.h"
+#include "halftone/quantize/reads_twice.h"
 
 namespace halftone::bench {
 namespace {
@@ -26,7 +26,34 @@ CopyRequest request(const OperandPlan& plan) {
   return r;
 }
 
+// Bytes written for one copy [rows, k].
+double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
+  const double n = static_cast<double>(rows) * static_cast<double>(k);
+  double bytes = (r.codes ? n : 0) + (r.packed ? n / 2 : 0) + (r.panels ? n * static_cast<double>(size_of(panel_type(r.spec))) : 0);
+  if (is_fold(r.form)) return bytes + n + 4.0 * static_cast<double>(r.form == ValueForm::fold_e4m3 ? rows : 1);
+  if (r.form != ValueForm::none) bytes += n * (r.form == ValueForm::f32 ? 4 : 2);
+  const bool byte_scales = has_byte_scales(r.spec.scale);
+  if (r.form != ValueForm::none && byte_scales) return bytes;
+  const BlockShape b = block_shape(r.spec, rows, k);
+  return bytes + static_cast<double>((rows + b.rows - 1) / b.rows * ((k + b.cols - 1) / b.cols)) * (byte_scales ? 1 : 4);
+}
+
+// Bytes an element of a GEMM's operand: one for codes, else two.
+double operand_width(const CopyRequest& q) {
+  if (!q.spec.quantized() || (q.panels && panel_type(q.spec) != DType::s8)) return 2.0;
+  return q.form == ValueForm::none || is_fold(q.form) ? 1.0 : 2.0;
+}
+
 }  // namespace
+
+double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
+  if (row == nullptr && transposed == nullptr) return 0;
+  const bool twice = (row != nullptr && reads_twice(row->spec, row->form, false)) ||
+                     (transposed != nullptr && reads_twice(transposed->spec, transposed->form, true));
+  const double read = static_cast<double>(rows) * static_cast<double>(cols) * element_size * (twice ? 2 : 1);
+  return read + (row != nullptr ? bytes_written(*row, rows, cols) : 0) +
+         (transposed != nullptr ? bytes_written(*transposed, cols, rows) : 0);
+}
 
 LayerData::LayerData(int64_t m_, int64_t n_, int64_t k_, c10::Device device)
     : m(m_),
@@ -37,8 +64,8 @@ LayerData::LayerData(int64_t m_, int64_t n_, int64_t k_, c10::Device device)
       dy(normal(m, n, kBf16, device).mul_(1e-3)),
       dw(at::zeros({n, k}, x.options().dtype(at::kFloat))) {}
 
-std::vector<std::string> layer_recipes() {
-  std::vector<std::string> out;
+Words layer_recipes() {
+  Words out;
   for (const LinearRecipe& r : kLinearRecipes) {
     if (!r.w_forward.stored && r.quantized()) out.emplace_back(r.name);
   }
@@ -55,85 +82,105 @@ LinearRecipe bench_recipe(const std::string& name, const std::string& preset) {
   return layer_recipe(name, options, "bench").linear;
 }
 
-BenchLayer::BenchLayer(const LinearRecipe& recipe, const LayerData& data) : data_(data) {
-  weight_.name = "bench.weight", weight_.value = data.w, weight_.grad = data.dw;
-  fused_.weights = {&weight_}, fused_.recipe = recipe;
+std::vector<LinearRecipe> bench_recipes(const Words& names, const std::string& preset) {
+  std::vector<LinearRecipe> list = {bench_recipe("none", preset)};
+  for (const std::string& name : names) list.push_back(bench_recipe(name, preset));
+  return list;
 }
 
-void BenchLayer::forward() {
-  ++weight_.version;
-  if (fused_.recipe.name == kAten) {
-    call_.y = at::mm(data_.x, data_.w.t());
-    return;
+Parts layer_work(const LinearRecipe& recipe, const LayerData& d) {
+  if (recipe.name == kAten) {
+    return {[&d](int64_t) { at::mm(d.x, d.w.t()); },
+            [&d](int64_t) {
+              at::mm(d.dy, d.w);
+              at::mm(d.dy.t(), d.x);
+            }};
   }
-  LinearOptions options;
-  options.keep = true, options.out = kBf16;
-  call_ = linear_call(data_.x, fused_, options);
-}
-
-void BenchLayer::backward() {
-  if (fused_.recipe.name == kAten) {
-    at::mm(data_.dy, data_.w);
-    at::mm(data_.dy.t(), data_.x);
-  } else {
-    call_.backward(data_.dy, true);
-  }
-  call_ = {};
+  struct State {
+    Weight weight;
+    FusedLinears fused;
+    LinearCall call;
+  };
+  auto s = std::make_shared<State>();
+  s->weight.name = "bench.weight", s->weight.value = d.w, s->weight.grad = d.dw;
+  s->fused.weights = {&s->weight}, s->fused.recipe = recipe;
+  return {[s, &d](int64_t) {
+            ++s->weight.version;
+            LinearOptions options;
+            options.keep = true, options.out = kBf16;
+            s->call = linear_call(d.x, s->fused, options);
+          },
+          [s, &d](int64_t) {
+            s->call.backward(d.dy, true);
+            s->call = {};
+          }};
 }
 
 std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
-  check(r.name != kAten, "the parts of {} are its products", kAten);
-  const LinearPlan plan = plan_linear(r, {.hardware = process_hardware(d.x.device().type())});
+  struct Operands {  // of a matrix
+    CopyRequest row, columns;
+    OperandCopies copies;
+  };
   struct State {
-    CopyRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
-    OperandCopies x, w, dy;
-    at::Tensor y, dx;
-    // Reads the codes of the forward rows again (bitnet).
-    bool x_again = false;
+    LinearPlan plan;
+    Operands of[3];  // by Matrix
+    Operands& operator[](Matrix m) { return of[static_cast<size_t>(m)]; }
+    const CopyRequest& request(const OperandPlan& p) { return p.columns ? (*this)[p.matrix].columns : (*this)[p.matrix].row; }
+    const Operand& operand(const OperandPlan& p) { return p.columns ? (*this)[p.matrix].copies.transposed : (*this)[p.matrix].copies.row; }
   };
   auto s = std::make_shared<State>();
-  s->x_again = wgrad_reads_forward_codes(r);
-  s->x_row = request(plan.forward.left), s->w_row = request(plan.forward.right);
-  if (!s->x_again) s->x_columns = request(plan.wgrad.right);
-  s->dy_row = request(plan.dgrad.left), s->w_columns = request(plan.dgrad.right);
-  s->dy_columns = request(plan.wgrad.left);
-  s->y = at::empty({d.m, d.n}, d.x.options()), s->dx = at::empty({d.m, d.k}, d.x.options());
+  s->plan = plan_linear(r, {.hardware = process_hardware(d.x.device().type())});
+  const LinearPlan& plan = s->plan;
+  const bool x_again = wgrad_reads_forward_codes(r);  // bitnet
+  for (const ProductPlan* p : {&plan.forward, &plan.dgrad, &plan.wgrad}) {
+    for (const OperandPlan* o : {&p->left, &p->right}) {
+      if (o != &plan.wgrad.right || !x_again) (o->columns ? (*s)[o->matrix].columns : (*s)[o->matrix].row) = request(*o);
+    }
+  }
+  std::vector<LayerPart> parts;
+  const auto quantiser = [&](const char* name, Matrix matrix, const at::Tensor& t) {
+    const Operands& o = (*s)[matrix];
+    const auto run = [s, matrix, &t](int64_t) {
+      Operands& of = (*s)[matrix];
+      of.copies = quantize(t, &of.row, &of.columns);
+      if (matrix != Matrix::w) return;
+      of.copies.row = right_operand({of.copies.row}, s->plan.forward.units);
+      of.copies.transposed = right_operand({of.copies.transposed}, s->plan.dgrad.units);
+    };
+    parts.push_back({name, run,
+                     quantiser_bytes(t.size(0), t.size(1), 2, o.row.spec.quantized() ? &o.row : nullptr,
+                                     o.columns.spec.quantized() ? &o.columns : nullptr)});
+  };
+  const auto product = [&](const char* name, const ProductPlan& p, int64_t left, int64_t right, const at::Tensor& out) {
+    ProductOptions options;
+    options.fast_accum = p.fast_accum, options.emulate = p.emulate, options.accumulate = p.product == LinearProduct::wgrad;
+    const auto run = [s, &p, out, options, again = x_again && options.accumulate](int64_t) {
+      OperandCopies& x = (*s)[Matrix::x].copies;
+      if (again) x.transposed = plain_operand(dequantize(x.row).to(kBf16), true);
+      multiply(s->operand(p.left), s->operand(p.right), out, options);
+    };
+    const double bytes = static_cast<double>(left) * operand_width(s->request(p.left)) +
+                         static_cast<double>(right) * operand_width(s->request(p.right)) +
+                         static_cast<double>(out.numel()) * (options.accumulate ? 8 : 2);
+    parts.push_back({name, run, bytes, 2.0 * static_cast<double>(d.m) * static_cast<double>(d.n) * static_cast<double>(d.k)});
+  };
+  const int64_t x = d.m * d.k, w = d.n * d.k, dy = d.m * d.n;
+  quantiser("quantise x", Matrix::x, d.x), quantiser("quantise w", Matrix::w, d.w);
+  product("y = x w", plan.forward, x, w, at::empty({d.m, d.n}, d.x.options()));
+  quantiser("quantise dy", Matrix::dy, d.dy);
+  product("dx = dy w", plan.dgrad, dy, w, at::empty({d.m, d.k}, d.x.options()));
+  product("dw = dy x", plan.wgrad, dy, x, d.dw);
+  return parts;
+}
 
-  const auto product = [&r](const Operand& a, const Operand& b, const at::Tensor& out, int which, bool accumulate) {
-    ProductOptions o;
-    o.fast_accum = r.fast_accum[static_cast<size_t>(which)], o.emulate = r.emulate, o.accumulate = accumulate;
-    multiply(a, b, out, o);
-  };
-  const auto bytes = [](const at::Tensor& x, const CopyRequest& row, const CopyRequest& columns) {
-    return quantiser_bytes(x.size(0), x.size(1), 2, row.spec.quantized() ? &row : nullptr, columns.spec.quantized() ? &columns : nullptr);
-  };
-  const double m = static_cast<double>(d.m), n = static_cast<double>(d.n), k = static_cast<double>(d.k), flop = 2 * m * n * k;
-  // A GEMM reads one byte an element for codes, else two.
-  const auto width = [](const CopyRequest& q) {
-    if (!q.spec.quantized() || (q.panels && panel_type(q.spec) != DType::s8)) return 2.0;
-    return q.form == ValueForm::none || is_fold(q.form) ? 1.0 : 2.0;
-  };
-  return {
-      {"quantise x", [=, &d] { s->x = quantize(d.x, &s->x_row, &s->x_columns); }, bytes(d.x, s->x_row, s->x_columns)},
-      {"quantise w",
-       [=, &d] {
-         s->w = quantize(d.w, &s->w_row, &s->w_columns);
-         s->w.row = right_operand({s->w.row}, plan.forward.units);
-         s->w.transposed = right_operand({s->w.transposed}, plan.dgrad.units);
-       },
-       bytes(d.w, s->w_row, s->w_columns)},
-      {"y = x w", [=] { product(s->x.row, s->w.row, s->y, 0, false); }, m * k * width(s->x_row) + n * k * width(s->w_row) + 2 * m * n,
-       flop},
-      {"quantise dy", [=, &d] { s->dy = quantize(d.dy, &s->dy_row, &s->dy_columns); }, bytes(d.dy, s->dy_row, s->dy_columns)},
-      {"dx = dy w", [=] { product(s->dy.row, s->w.transposed, s->dx, 1, false); },
-       m * n * width(s->dy_row) + n * k * width(s->w_columns) + 2 * m * k, flop},
-      {"dw = dy x",
-       [=, &d] {
-         if (s->x_again) s->x.transposed = plain_operand(dequantize(s->x.row).to(kBf16), true);
-         product(s->dy.transposed, s->x.transposed, d.dw, 2, true);
-       },
-       m * n * width(s->dy_columns) + m * k * width(s->x_columns) + 8 * n * k, flop},
-  };
+std::vector<std::vector<double>> time_layer_parts(const Bench& bench, const std::vector<LinearRecipe>& recipes, const LayerData& data,
+                                                  double turn) {
+  std::vector<Parts> works;
+  for (const LinearRecipe& r : recipes) {
+    works.emplace_back();
+    for (const LayerPart& p : layer_parts(r, data)) works.back().push_back(p.run);
+  }
+  return time_in_turns(bench.device, works, {bench.rounds, turn});
 }
 
 }  // namespace halftone::bench

@@ -1,11 +1,7 @@
 // halftone bench mm: GEMMs of quantized operands against bf16 of the same size and layout in the same run.
-#include <ATen/Context.h>
-
 #include "halftone/base/error.h"
 #include "halftone/cli/bench_commands.h"
 #include "halftone/cli/bench_products.h"
-#include "halftone/cli/bench_report.h"
-#include "halftone/ops/device.h"
 
 namespace halftone::bench {
 namespace {
@@ -22,70 +18,46 @@ std::string format_list() {
          "  halftone bench mm --sizes 16384x14336x4096 --layouts TN\n";
 }
 
-std::vector<std::string> names(auto&& list) {
-  std::vector<std::string> out;
-  for (const auto& x : list) out.emplace_back(x.name);
-  return out;
-}
-
-bool contains(const std::vector<std::string>& list, const std::string& word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
 }  // namespace
 
 int mm_command(Arguments args) {
-  CLI::App app{"GEMMs: time, TFLOP/s and speed relative to bf16; formats take turns on random data.", "halftone bench mm"};
-  Common common;
-  std::vector<std::string> sizes, formats, layouts;
-  app.add_option("--sizes", sizes, "one or more MxNxK, or one number for all three; default 1024 2048 4096 8192, on the CPU 512 1024")
-      ->delimiter(',');
-  app.add_option("--formats", formats, "any of the formats below; default all")->delimiter(',');
-  app.add_option("--layouts", layouts, "any of TN, NN and NT; default all")->delimiter(',');
-  add_common(app, common);
-  app.footer(format_list());
-  if (!parse(app, args)) return 0;
-  formats = choose(formats, names(product_formats()), "--formats");
-  layouts = choose(layouts, names(kLayouts), "--layouts");
-  const c10::Device device = select_device(common.device, 0);
-  if (sizes.empty())
-    sizes = device.is_cpu() ? std::vector<std::string>{"512", "1024"} : std::vector<std::string>{"1024", "2048", "4096", "8192"};
-  const std::vector<Shape> shapes = parse_shapes(sizes, "--sizes");
-
-  Csv csv(common, description("mm", device), {"m", "n", "k", "layout", "format", "us", "tflops", "vs_bf16", "reads", "note"});
-  at::manual_seed(1);
-  warm_up(device);
-  const Stopwatch watch(device);
+  Bench bench({"mm",
+               "GEMMs: time, TFLOP/s and speed relative to bf16; formats take turns on random data.",
+               format_list(),
+               {{"m", nullptr, key<0>},
+                {"n", nullptr, key<1>},
+                {"k", nullptr, key<2>},
+                {"layout", nullptr, key<3>},
+                {"format", "", key<4>},
+                {"us", nullptr, microseconds},
+                {nullptr, "us", [](const Measured& r) { return r.absent.empty() ? microseconds(r) : "n/a"; }},
+                {"tflops", "TFLOP/s", rate},
+                {"vs_bf16", "/ bf16", ratio<>},
+                {"reads", nullptr, [](const Measured& r) { return r.reads; }},
+                {nullptr, "reads", [](const Measured& r) { return r.reads + r.absent; }},
+                {"note", nullptr, [](const Measured& r) { return r.absent; }}}});
+  Words sizes, formats, layouts;
+  bench.list("--sizes", sizes, "one or more MxNxK, or one number for all three; default 1024 2048 4096 8192, on the CPU 512 1024");
+  bench.list("--formats", formats, "any of the formats below; default all");
+  bench.list("--layouts", layouts, "any of TN, NN and NT; default all");
+  if (!bench.parse(args)) return 0;
+  formats = choose(formats, names_of(product_formats()), "--formats");
+  layouts = choose(layouts, names_of(kLayouts), "--layouts");
+  const std::vector<Shape> shapes = parse_shapes(bench.otherwise(sizes, {"1024", "2048", "4096", "8192"}, {"512", "1024"}), "--sizes");
+  bench.open();
   for (const auto& [m, n, k] : shapes) {
     for (const Layout& layout : kLayouts) {
       if (!contains(layouts, layout.name)) continue;
-      std::vector<const ProductFormat*> list;
-      std::vector<ProductWork> products;
-      std::vector<Work> works;
+      std::vector<Case> cases;
       for (const ProductFormat& f : product_formats()) {
         if (f.name != "bf16" && !contains(formats, f.name)) continue;
-        list.push_back(&f);
-        products.push_back(product_work(f, m, n, k, layout, device));
-        if (products.back().work) works.push_back(products.back().work);
+        Case c = product_case(f, m, n, k, layout, bench.device);
+        c.keys = {std::to_string(m), std::to_string(n), std::to_string(k), layout.name, f.name};
+        cases.push_back(std::move(c));
       }
-      check(products[0].work != nullptr, "bench mm: bf16 {}x{}x{} {}: {}", m, n, k, layout.name, products[0].absent);
-      const std::vector<double> seconds = time_in_turns(watch, works, common.rounds_for(device), device.is_cpu() ? 0.02 : 0.002);
-      const double flop = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-      TextTable table({fmt::format("{}x{}x{} {}", m, n, k, layout.name), "us", "TFLOP/s", "/ bf16", "reads"});
-      for (size_t i = 0, timed = 0; i < list.size(); ++i) {
-        const ProductWork& p = products[i];
-        if (!p.work) {
-          table.row({list[i]->name, "n/a", "", "", p.absent});
-          csv.row({std::to_string(m), std::to_string(n), std::to_string(k), layout.name, list[i]->name, "", "", "", "", p.absent});
-          continue;
-        }
-        const double t = seconds[timed++];
-        const std::string us = number(t * 1e6, 4), rate = number(flop / t * 1e-12, 4), ratio = number(seconds[0] / t, 3);
-        table.row({list[i]->name, us, rate, ratio, p.reads});
-        csv.row({std::to_string(m), std::to_string(n), std::to_string(k), layout.name, list[i]->name, us, rate, ratio, p.reads, ""});
-      }
-      print("\n" + table.text());
-      std::fflush(stdout);
+      check(cases[0].absent.empty(), "bench mm: bf16 {}x{}x{} {}: {}", m, n, k, layout.name, cases[0].absent);
+      const double seconds = bench.device.is_cpu() ? 0.02 : 0.002;
+      bench.show(fmt::format("{}x{}x{} {}", m, n, k, layout.name), bench.measure(std::move(cases), {bench.rounds, seconds, true}));
     }
   }
   return 0;

@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/cli/bench_report.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
@@ -20,50 +19,42 @@
 namespace halftone::bench {
 namespace {
 
-const LinearRecipe& recipe(std::string_view name) {
-  return *std::find_if(kLinearRecipes.begin(), kLinearRecipes.end(), [&](const LinearRecipe& r) { return r.name == name; });
-}
-
 std::vector<ProductFormat> make_formats() {
-  const auto forward = [](const char* name, const char* meaning, const char* scheme, bool fast = false) {
-    const LinearRecipe& r = recipe(scheme);
+  const auto ours = [](const char* name, const char* meaning, const char* recipe, bool fast = false) {
+    const LinearRecipe r = *find_linear_recipe(recipe);
     return ProductFormat{name, meaning, r.x_forward, r.w_forward, fast};
   };
-  const LinearRecipe& blockwise = recipe("fp8_blockwise");
-  ProductFormat fp32{"fp32", "float32", {}, {}};
-  fp32.hp = at::kFloat;
+  const auto aten = [](const char* name, const char* meaning, Reference r, bool fast = false) {
+    return ProductFormat{name, meaning, {}, {}, fast, r, r == Reference::tf32 ? at::kFloat : at::kBFloat16};
+  };
+  const LinearRecipe blockwise = *find_linear_recipe("fp8_blockwise");
   std::vector<ProductFormat> out = {
       {"bf16", "bfloat16, the reference of the ratios", {}, {}},
-      fp32,
-      forward("fp8_tensor", "e4m3, one scale a tensor", "fp8_tensorwise"),
-      forward("fp8_tensor_fast", "the same, fast accumulation", "fp8_tensorwise", true),
-      forward("fp8_row", "e4m3, a scale a row of A and of B", "fp8_rowwise"),
-      forward("fp8_row_fast", "the same, fast accumulation", "fp8_rowwise", true),
-      forward("fp8_1x128_128x128", "e4m3, 1x128 blocks of A, 128x128 of B", "fp8_blockwise"),
+      {"fp32", "float32", {}, {}, false, Reference::none, at::kFloat},
+      ours("fp8_tensor", "e4m3, one scale a tensor", "fp8_tensorwise"),
+      ours("fp8_tensor_fast", "the same, fast accumulation", "fp8_tensorwise", true),
+      ours("fp8_row", "e4m3, a scale a row of A and of B", "fp8_rowwise"),
+      ours("fp8_row_fast", "the same, fast accumulation", "fp8_rowwise", true),
+      ours("fp8_1x128_128x128", "e4m3, 1x128 blocks of A, 128x128 of B", "fp8_blockwise"),
       {"fp8_1x128_1x128", "e4m3, 1x128 blocks of both", blockwise.dy_wgrad, blockwise.x_wgrad},
-      forward("int8", "int8, row and column scales applied", "int8"),
-      forward("int4", "int4 through int8 units, likewise", "int4"),
-      forward("mxfp8", "e4m3, e8m0 scales of 1x32 and 32x32", "mxfp8_e4m3"),
-      forward("mxfp4", "e2m1, e8m0 scales of 1x32 and 32x32", "mxfp4"),
-      forward("mxfp4_fast", "the same, fast accumulation", "mxfp4", true),
-      forward("nvfp4", "e2m1, e4m3 scales of 1x16 and 16x16, outer scale", "nvfp4"),
-      forward("amdfp4", "e2m1, ue5m3 scales of 1x16 and 16x16, outer scale", "amdfp4"),
-      forward("int8_weight", "bf16 by int8 rows", "int8_weight"),
-      forward("bitnet", "int8 rows by ternary", "bitnet"),
+      ours("int8", "int8, row and column scales applied", "int8"),
+      ours("int4", "int4 through int8 units, likewise", "int4"),
+      ours("mxfp8", "e4m3, e8m0 scales of 1x32 and 32x32", "mxfp8_e4m3"),
+      ours("mxfp4", "e2m1, e8m0 scales of 1x32 and 32x32", "mxfp4"),
+      ours("mxfp4_fast", "the same, fast accumulation", "mxfp4", true),
+      ours("nvfp4", "e2m1, e4m3 scales of 1x16 and 16x16, outer scale", "nvfp4"),
+      ours("amdfp4", "e2m1, ue5m3 scales of 1x16 and 16x16, outer scale", "amdfp4"),
+      ours("int8_weight", "bf16 by int8 rows", "int8_weight"),
+      ours("bitnet", "int8 rows by ternary", "bitnet"),
+      aten("aten_bf16", "at::mm", Reference::mm),
+      aten("aten_tf32", "at::mm of float32 with TF32", Reference::tf32),
+      aten("aten_fp8_tensor_fast", "at::_scaled_mm, one scale a tensor", Reference::fp8_tensor, true),
+      aten("aten_fp8_row", "at::_scaled_mm, a scale a row", Reference::fp8_row),
+      aten("aten_fp8_row_fast", "the same, fast accumulation", Reference::fp8_row, true),
+      aten("aten_fp8_1x128_128x128", "at::_scaled_mm, 1x128 blocks of A, 128x128 of B", Reference::fp8_block_tile),
+      aten("aten_fp8_1x128_1x128", "at::_scaled_mm, 1x128 blocks of both", Reference::fp8_block_block),
+      aten("aten_int8", "at::_int_mm: int32 out, nothing scaled", Reference::int_mm),
   };
-  const auto reference = [&](const char* name, const char* meaning, Reference r, bool fast = false) {
-    ProductFormat f{name, meaning, {}, {}, fast, r};
-    if (r == Reference::tf32) f.hp = at::kFloat;
-    out.push_back(f);
-  };
-  reference("aten_bf16", "at::mm", Reference::mm);
-  reference("aten_tf32", "at::mm of float32 with TF32", Reference::tf32);
-  reference("aten_fp8_tensor_fast", "at::_scaled_mm, one scale a tensor", Reference::fp8_tensor, true);
-  reference("aten_fp8_row", "at::_scaled_mm, a scale a row", Reference::fp8_row);
-  reference("aten_fp8_row_fast", "the same, fast accumulation", Reference::fp8_row, true);
-  reference("aten_fp8_1x128_128x128", "at::_scaled_mm, 1x128 blocks of A, 128x128 of B", Reference::fp8_block_tile);
-  reference("aten_fp8_1x128_1x128", "at::_scaled_mm, 1x128 blocks of both", Reference::fp8_block_block);
-  reference("aten_int8", "at::_int_mm: int32 out, nothing scaled", Reference::int_mm);
   for (ProductFormat& f : out) f.a.stochastic = f.b.stochastic = false, f.a.stored = f.b.stored = false;
   return out;
 }
@@ -84,7 +75,7 @@ Operand operand(const at::Tensor& x, bool transposed, const OperandSpec& spec, c
   return transposed ? copies.transposed : copies.row;
 }
 
-ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+Case our_case(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
   struct State {
     std::vector<Operand> a, b;
     std::vector<at::Tensor> out;
@@ -101,24 +92,19 @@ ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, co
   }
   ProductOptions options;
   options.fast_accum = f.fast;
-  ProductWork w;
   const std::string a = form_text(s->a[0]), b = form_text(s->b[0]);
-  w.reads = a == b ? a : a + " by " + b;
   const bool moved = (layout.a_transposed && f.a.quantized()) || (layout.b_transposed && f.b.quantized());
-  if (moved) w.reads += "; transposed by the quantiser";
-  w.work = [s, options](int64_t turn) {
+  const auto multiply_set = [s, options](int64_t turn) {
     const auto i = static_cast<size_t>(turn) % s->a.size();
     multiply(s->a[i], s->b[i], s->out[i], options);
   };
-  return w;
+  return {.keys = {}, .parts = {multiply_set}, .reads = (a == b ? a : a + " by " + b) + (moved ? "; transposed by the quantiser" : "")};
 }
 
-ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
-  ProductWork w;
-  const bool fp8 = f.reference >= Reference::fp8_tensor && f.reference <= Reference::fp8_block_block, tn = std::string(layout.name) == "TN";
-  if (device.is_cpu() && (fp8 || f.reference == Reference::tf32)) w.absent = "CUDA only";
-  if (fp8 && !tn) w.absent = "at::_scaled_mm takes TN only";
-  if (!w.absent.empty()) return w;
+Case aten_case(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+  const bool fp8 = f.reference >= Reference::fp8_tensor && f.reference <= Reference::fp8_block_block;
+  if (fp8 && (layout.a_transposed || layout.b_transposed)) return {.keys = {}, .parts = {}, .absent = "at::_scaled_mm takes TN only"};
+  if (device.is_cpu() && (fp8 || f.reference == Reference::tf32)) return {.keys = {}, .parts = {}, .absent = "CUDA only"};
   struct State {
     std::vector<at::Tensor> a, b;
     at::Tensor scale_a, scale_b;
@@ -140,42 +126,24 @@ ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, c
     return at::full({rows, cols}, 0.01, at::TensorOptions().device(device).dtype(at::kFloat));
   };
   const int64_t blocks = (k + 127) / 128;
-  switch (f.reference) {
-    case Reference::fp8_row:
-      s->scale_a = scale(m, 1), s->scale_b = scale(1, n);
-      break;
-    case Reference::fp8_block_tile:
-    case Reference::fp8_block_block:
-      s->scale_a = scale(blocks, m).t();
-      s->scale_b = f.reference == Reference::fp8_block_block ? scale(blocks, n) : scale((n + 127) / 128, blocks).t();
-      break;
-    default:
-      s->scale_a = scale(1, 1).squeeze(), s->scale_b = scale(1, 1).squeeze();
-  }
-  w.reads = fp8 ? "codes" : "plain values";
-  w.work = [s, f](int64_t turn) {
+  if (f.reference == Reference::fp8_tensor) s->scale_a = scale(1, 1).squeeze(), s->scale_b = scale(1, 1).squeeze();
+  if (f.reference == Reference::fp8_row) s->scale_a = scale(m, 1), s->scale_b = scale(1, n);
+  if (f.reference > Reference::fp8_row) s->scale_a = scale(blocks, m).t();
+  if (f.reference == Reference::fp8_block_block) s->scale_b = scale(blocks, n);
+  if (f.reference == Reference::fp8_block_tile) s->scale_b = scale((n + 127) / 128, blocks).t();
+  const auto multiply_set = [s, f, fp8](int64_t turn) {
     const auto i = static_cast<size_t>(turn) % s->a.size();
-    switch (f.reference) {
-      case Reference::tf32: {
-        at::globalContext().setAllowTF32CuBLAS(true);
-        at::mm(s->a[i], s->b[i]);
-        at::globalContext().setAllowTF32CuBLAS(false);
-        break;
-      }
-      case Reference::int_mm:
-        at::_int_mm(s->a[i], s->b[i]);
-        break;
-      case Reference::fp8_tensor:
-      case Reference::fp8_row:
-      case Reference::fp8_block_tile:
-      case Reference::fp8_block_block:
-        at::_scaled_mm(s->a[i], s->b[i], s->scale_a, s->scale_b, {}, {}, at::kBFloat16, f.fast);
-        break;
-      default:
-        at::mm(s->a[i], s->b[i]);
+    if (fp8) {
+      at::_scaled_mm(s->a[i], s->b[i], s->scale_a, s->scale_b, {}, {}, at::kBFloat16, f.fast);
+    } else if (f.reference == Reference::int_mm) {
+      at::_int_mm(s->a[i], s->b[i]);
+    } else {
+      if (f.reference == Reference::tf32) at::globalContext().setAllowTF32CuBLAS(true);
+      at::mm(s->a[i], s->b[i]);
+      if (f.reference == Reference::tf32) at::globalContext().setAllowTF32CuBLAS(false);
     }
   };
-  return w;
+  return {.keys = {}, .parts = {multiply_set}, .reads = fp8 ? "codes" : "plain values"};
 }
 
 }  // namespace
@@ -185,23 +153,18 @@ const std::vector<ProductFormat>& product_formats() {
   return kFormats;
 }
 
-at::Tensor normal(int64_t rows, int64_t cols, at::ScalarType type, c10::Device device) {
-  return at::randn({rows, cols}, at::TensorOptions().device(device).dtype(type));
-}
-
-ProductWork product_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
-  ProductWork w = f.reference == Reference::none ? our_work(f, m, n, k, layout, device) : aten_work(f, m, n, k, layout, device);
-  if (!w.absent.empty()) return w;
+Case product_case(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+  Case c = f.reference == Reference::none ? our_case(f, m, n, k, layout, device) : aten_case(f, m, n, k, layout, device);
+  c.work = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   try {
-    w.work(0);
+    for (const Part& part : c.parts) part(0);
   } catch (const std::exception& e) {  // a layout or size that the library does not support
     std::string reason = e.what();
     reason = reason.substr(0, reason.find('\n'));
     std::replace(reason.begin(), reason.end(), ',', ';');
-    w = {};
-    w.absent = reason;
+    c.parts.clear(), c.reads.clear(), c.absent = reason;
   }
-  return w;
+  return c;
 }
 
 }  // namespace halftone::bench

@@ -1,10 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <string>
-#include <vector>
-
-#include "halftone/cli/bench_timer.h"
+#include "halftone/cli/bench_runner.h"
 #include "halftone/formats/recipe.h"
 
 namespace halftone::bench {
@@ -30,14 +27,7 @@ struct ProductFormat {
 };
 const std::vector<ProductFormat>& product_formats();
 
-struct ProductWork {
-  Work work;           // one GEMM of prepared operands
-  std::string reads;   // form of the operands
-  std::string absent;  // why there is no GEMM; then the rest is empty
-};
-// Normally distributed operands, quantized and prepared for the GEMM, in enough sets to miss the caches.
-ProductWork product_work(const ProductFormat& format, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device);
-
-at::Tensor normal(int64_t rows, int64_t cols, at::ScalarType type, c10::Device device);
+// One GEMM of normally distributed operands, quantized and prepared for it, in enough sets to miss the caches.
+Case product_case(const ProductFormat& format, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device);
 
 }  // namespace halftone::bench

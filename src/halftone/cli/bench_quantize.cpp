@@ -1,5 +1,4 @@
 // halftone bench quantize: bandwidth of the quantizers against a copy of the same number of bytes in the same run.
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include <cstring>
@@ -8,10 +7,8 @@
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
 #include "halftone/cli/bench_commands.h"
-#include "halftone/cli/bench_products.h"
-#include "halftone/cli/bench_report.h"
-#include "halftone/cli/bench_traffic.h"
-#include "halftone/ops/device.h"
+#include "halftone/cli/bench_layer.h"
+#include "halftone/ops/operand.h"
 
 namespace halftone::bench {
 namespace {
@@ -81,7 +78,7 @@ struct Direction {
 constexpr Direction kDirections[] = {{"row", true, false}, {"transposed", false, true}, {"both", true, true}};
 
 // Copies `bytes` / 2: reads and writes as many bytes as the quantizer moves.
-Work copy_of(double bytes, c10::Device device) {
+Part copy_of(double bytes, c10::Device device) {
   const auto half = std::max<int64_t>(static_cast<int64_t>(bytes / 2), 1);
   const auto options = at::TensorOptions().device(device).dtype(at::kByte);
   const at::Tensor from = at::empty({half}, options).random_(0, 255), to = at::empty({half}, options).fill_(1);
@@ -106,75 +103,62 @@ std::string scheme_list(const std::vector<QuantizeScheme>& schemes) {
          "  halftone bench quantize --device cpu --sizes 1024x4096 --schemes int8 mxfp4 --type fp32\n";
 }
 
-std::vector<std::array<int64_t, 2>> matrix_sizes(const std::vector<std::string>& words) {
-  std::vector<std::array<int64_t, 2>> out;
-  for (const std::string& word : words) {
-    long long rows = 0, cols = 0;
-    int used = 0;
-    const bool read = std::sscanf(word.c_str(), "%lldx%lld%n", &rows, &cols, &used) == 2 && used == static_cast<int>(word.size());
-    check(read && rows > 0 && cols > 0 && rows <= 1 << 20 && cols <= 1 << 20 && rows % 2 == 0 && cols % 2 == 0,
-          "--sizes: expected ROWSxCOLS, even numbers from 2 to 1048576, found '{}'", word);
-    out.push_back({rows, cols});
-  }
-  return out;
-}
-
 }  // namespace
 
 int quantize_command(Arguments args) {
   const std::vector<QuantizeScheme> all = make_schemes();
-  CLI::App app{"Quantizers: GB/s and share of a copy's speed; row-wise, transposed, and both from one read.", "halftone bench quantize"};
-  Common common;
-  std::vector<std::string> sizes, schemes, directions, known;
+  Bench bench({"quantize",
+               "Quantizers: GB/s and share of a copy's speed; row-wise, transposed, and both from one read.",
+               scheme_list(all),
+               {{"rows", nullptr, key<0>},
+                {"cols", nullptr, key<1>},
+                {"type", nullptr, key<2>},
+                {"scheme", "", key<3>},
+                {"direction", "", key<4>},
+                {"bytes", nullptr, [](const Measured& r) { return fmt::format("{:.0f}", r.work); }},
+                {"us", "us", microseconds},
+                {"gbs", "GB/s", [](const Measured& r) { return number(r.work / r.seconds[0] * 1e-9, 4); }},
+                {"copy_gbs", "copy GB/s", [](const Measured& r) { return number(r.work / r.reference[0] * 1e-9, 4); }},
+                {"share", nullptr, ratio<>},
+                {nullptr, "share", [](const Measured& r) { return fmt::format("{:.0f}%", 100 * r.reference[0] / r.seconds[0]); }}}});
+  Words sizes, schemes, directions;
   std::string type = "bf16";
-  app.add_option("--sizes", sizes, "one or more ROWSxCOLS; default 4096x8192 16384x14336, on the CPU 4096x4096")->delimiter(',');
-  app.add_option("--schemes", schemes, "those below; default all")->delimiter(',');
-  app.add_option("--directions", directions, "row, transposed, both; default all")->delimiter(',');
-  app.add_option("--type", type, "of the matrix: bf16 or fp32")->capture_default_str()->check(CLI::IsMember({"bf16", "fp32"}));
-  add_common(app, common);
-  app.footer(scheme_list(all));
-  if (!parse(app, args)) return 0;
-  for (const QuantizeScheme& s : all) known.push_back(s.name);
-  schemes = choose(schemes, known, "--schemes");
-  directions = choose(directions, {"row", "transposed", "both"}, "--directions");
-  const c10::Device device = select_device(common.device, 0);
-  if (sizes.empty()) sizes = device.is_cpu() ? std::vector<std::string>{"4096x4096"} : std::vector<std::string>{"4096x8192", "16384x14336"};
-  const auto shapes = matrix_sizes(sizes);
-
-  Csv csv(common, description("quantize", device),
-          {"rows", "cols", "type", "scheme", "direction", "bytes", "us", "gbs", "copy_gbs", "share"});
-  at::manual_seed(1);
-  warm_up(device);
-  const Stopwatch watch(device);
-  const auto listed = [](const std::vector<std::string>& list, const std::string& word) {
-    return std::find(list.begin(), list.end(), word) != list.end();
-  };
+  bench.list("--sizes", sizes, "one or more ROWSxCOLS; default 4096x8192 16384x14336, on the CPU 4096x4096");
+  bench.list("--schemes", schemes, "those below; default all");
+  bench.list("--directions", directions, "row, transposed, both; default all");
+  bench.app.add_option("--type", type, "of the matrix: bf16 or fp32")->capture_default_str()->check(CLI::IsMember({"bf16", "fp32"}));
+  if (!bench.parse(args)) return 0;
+  schemes = choose(schemes, names_of(all), "--schemes");
+  directions = choose(directions, names_of(kDirections), "--directions");
+  std::vector<std::array<int64_t, 2>> shapes;
+  for (const std::string& word : bench.otherwise(sizes, {"4096x8192", "16384x14336"}, {"4096x4096"})) {
+    const bool read = read_sizes(word, shapes.emplace_back());
+    const auto good = [](int64_t size) { return size > 0 && size <= 1 << 20 && size % 2 == 0; };
+    check(read && good(shapes.back()[0]) && good(shapes.back()[1]),
+          "--sizes: expected ROWSxCOLS, even numbers from 2 to 1048576, found '{}'", word);
+  }
+  bench.open();
+  const at::ScalarType dtype = type == "bf16" ? at::kBFloat16 : at::kFloat;
   for (const auto& [rows, cols] : shapes) {
-    const double element = type == "bf16" ? 2 : 4, matrix = static_cast<double>(rows * cols) * element;
-    const double beyond = device.is_cpu() ? double{256 << 20} : double{512 << 20};  // larger than any cache
+    const auto element = static_cast<double>(c10::elementSize(dtype)), matrix = static_cast<double>(rows * cols) * element;
+    const double beyond = bench.device.is_cpu() ? double{256 << 20} : double{512 << 20};  // larger than any cache
     std::vector<at::Tensor> x;
-    for (double held = 0; held < beyond && x.size() < 64; held += matrix)
-      x.push_back(normal(rows, cols, type == "bf16" ? at::kBFloat16 : at::kFloat, device));
-    TextTable table({fmt::format("{} {}x{}, {:.0f} MiB", type, rows, cols, matrix / (1 << 20)), "", "us", "GB/s", "copy GB/s", "share"});
+    for (double held = 0; held < beyond && x.size() < 64; held += matrix) x.push_back(normal(rows, cols, dtype, bench.device));
+    std::vector<Measured> measured;
     for (const QuantizeScheme& s : all) {
-      if (!listed(schemes, s.name)) continue;
+      if (!contains(schemes, s.name)) continue;
       for (const Direction& d : kDirections) {
-        if (!listed(directions, d.name) || (s.hadamard != 0 && !d.transposed)) continue;
+        if (!contains(directions, d.name) || (s.hadamard != 0 && !d.transposed)) continue;
         const CopyRequest row = request_of(s, false), transposed = request_of(s, true);
         const CopyRequest *r = d.row ? &row : nullptr, *t = d.transposed ? &transposed : nullptr;
         const double bytes = quantiser_bytes(rows, cols, element, r, t);
-        const Work work = [&](int64_t turn) { quantize(x[static_cast<size_t>(turn) % x.size()], r, t); };
-        const auto seconds =
-            time_in_turns(watch, {work, copy_of(bytes, device)}, common.rounds_for(device), device.is_cpu() ? 0.05 : 0.002);
-        const double rate = bytes / seconds[0] * 1e-9, copy = bytes / seconds[1] * 1e-9;
-        table.row(
-            {s.name, d.name, number(seconds[0] * 1e6, 4), number(rate, 4), number(copy, 4), fmt::format("{:.0f}%", 100 * rate / copy)});
-        csv.row({std::to_string(rows), std::to_string(cols), type, s.name, d.name, fmt::format("{:.0f}", bytes),
-                 number(seconds[0] * 1e6, 4), number(rate, 4), number(copy, 4), number(rate / copy, 3)});
+        const Part work = [&](int64_t turn) { quantize(x[static_cast<size_t>(turn) % x.size()], r, t); };
+        std::vector<Case> cases = {{{std::to_string(rows), std::to_string(cols), type, s.name, d.name}, {work}, bytes},
+                                   {{}, {copy_of(bytes, bench.device)}, bytes}};
+        measured.push_back(bench.measure(std::move(cases), {bench.rounds, bench.device.is_cpu() ? 0.05 : 0.002, true}, 1)[0]);
       }
     }
-    print("\n" + table.text());
-    std::fflush(stdout);
+    bench.show(fmt::format("{} {}x{}, {:.0f} MiB", type, rows, cols, matrix / (1 << 20)), measured);
   }
   return 0;
 }

@@ -7,17 +7,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
+#include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
 
 namespace halftone::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // at::cuda::sleep(int64_t cycles) of LibTorch's CUDA half, which the program does not link.
 void hold_device(double seconds) {
@@ -26,39 +22,45 @@ void hold_device(double seconds) {
   if (sleep != nullptr && seconds > 0) sleep(static_cast<int64_t>(std::min(seconds, kMost) * kClock));
 }
 
-}  // namespace
+struct Laps {
+  std::vector<double> seconds;
+  double queueing = 0;  // seconds that the host needs to queue them
+};
 
-Stopwatch::Laps Stopwatch::laps(const std::vector<std::function<void()>>& parts, double queueing) const {
+// Times the laps in order; the device first waits for `queueing` seconds.
+Laps time_laps(c10::Device device, const std::vector<std::function<void()>>& laps, double queueing) {
   Laps out;
-  if (device_.is_cpu()) {
-    for (const auto& part : parts) {
-      const auto start = Clock::now();
-      part();
-      out.seconds.push_back(since(start));
+  if (device.is_cpu()) {
+    for (const auto& lap : laps) {
+      const Stopwatch watch;
+      lap();
+      out.seconds.push_back(watch.seconds());
     }
     return out;
   }
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   std::vector<c10::Event> events;
-  for (size_t i = 0; i <= parts.size(); ++i) events.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+  for (size_t i = 0; i <= laps.size(); ++i) events.emplace_back(device.type(), c10::EventFlag::BACKEND_DEFAULT);
   hold_device(queueing * 1.25 + 20e-6);
-  const auto start = Clock::now();
+  const Stopwatch watch;
   events[0].record(stream);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i]();
+  for (size_t i = 0; i < laps.size(); ++i) {
+    laps[i]();
     events[i + 1].record(stream);
   }
-  out.queueing = since(start);
+  out.queueing = watch.seconds();
   events.back().synchronize();
-  for (size_t i = 0; i < parts.size(); ++i) out.seconds.push_back(events[i].elapsedTime(events[i + 1]) * 1e-3);
+  for (size_t i = 0; i < laps.size(); ++i) out.seconds.push_back(events[i].elapsedTime(events[i + 1]) * 1e-3);
   return out;
 }
+
+}  // namespace
 
 void warm_up(c10::Device device) {
   const int64_t n = device.is_cpu() ? 512 : 4096;
   const double seconds = device.is_cpu() ? 0.05 : 0.3;
   const at::Tensor a = at::randn({n, n}, at::TensorOptions().device(device).dtype(at::kBFloat16));
-  for (const auto start = Clock::now(); since(start) < seconds;) {
+  for (const Stopwatch watch; watch.seconds() < seconds;) {
     at::mm(a, a);
     synchronize(device);
   }
@@ -71,68 +73,45 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-std::vector<double> time_in_turns(const Stopwatch& watch, const std::vector<Work>& works, int rounds, double target) {
-  struct State {
-    int runs = 1;
-    int64_t turn = 0;
-    double queueing = 0;
-    std::vector<double> seconds;
-  };
-  std::vector<State> states(works.size());
-  const auto group = [&](size_t i) {
-    State& s = states[i];
-    const auto laps = watch.laps({[&] {
-                                   for (int r = 0; r < s.runs; ++r) works[i](s.turn++);
-                                 }},
-                                 s.queueing);
-    s.queueing = laps.queueing;
-    return laps.seconds[0] / s.runs;
-  };
-  for (size_t i = 0; i < works.size(); ++i) {
-    group(i);                // makes buffers, chooses algorithms
-    states[i].queueing = 0;  // unknown for the next call
-    const double once = group(i);
-    states[i].runs = std::clamp(static_cast<int>(target / std::max(once, 1e-7)), 1, 200);
-    group(i);
-  }
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < works.size(); ++i) states[i].seconds.push_back(group(i));
-  }
-  std::vector<double> out;
-  for (const State& s : states) out.push_back(median(s.seconds));
-  return out;
-}
-
-std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, const std::vector<Parts>& works, int rounds, double target) {
+std::vector<std::vector<double>> time_in_turns(c10::Device device, const std::vector<Parts>& works, const Turns& turns) {
   constexpr int kMostCalls = 256;
   struct State {
     int calls = 1;
+    int64_t turn = 0;
     double queueing = 0;
     std::vector<std::vector<double>> seconds;  // [part]
   };
   std::vector<State> states(works.size());
-  // One turn: seconds of each part in every call, [call * parts + part].
   const auto turn = [&](size_t i) {
-    Parts parts;
-    for (int call = 0; call < states[i].calls; ++call) parts.insert(parts.end(), works[i].begin(), works[i].end());
-    return watch.laps(parts, states[i].queueing);
+    State& s = states[i];
+    std::vector<std::function<void()>> laps;
+    if (turns.together) {
+      laps.emplace_back([&] {
+        for (int call = 0; call < s.calls; ++call) works[i][0](s.turn++);
+      });
+    } else {
+      for (int call = 0; call < s.calls; ++call, ++s.turn)
+        for (const Part& part : works[i]) laps.emplace_back([&part, at = s.turn] { part(at); });
+    }
+    return time_laps(device, laps, s.queueing);
   };
   for (size_t i = 0; i < works.size(); ++i) {
+    State& s = states[i];
     turn(i);  // makes buffers, chooses algorithms
-    const auto laps = turn(i);
+    const Laps laps = turn(i);
     const double once = std::accumulate(laps.seconds.begin(), laps.seconds.end(), 0.0);
-    states[i].calls = std::clamp(static_cast<int>(target / std::max(once, 1e-7)), 1, kMostCalls);
-    states[i].queueing = laps.queueing * states[i].calls;
-    states[i].seconds.resize(works[i].size());
+    s.calls = std::clamp(static_cast<int>(turns.target / std::max(once, 1e-7)), 1, kMostCalls);
+    s.queueing = laps.queueing * s.calls;
+    s.seconds.resize(works[i].size());
   }
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < turns.rounds; ++round) {
     for (size_t i = 0; i < works.size(); ++i) {
       State& s = states[i];
-      const auto laps = turn(i);
+      const size_t parts = works[i].size(), first = turns.together ? 0 : static_cast<size_t>(s.calls / 4) * parts;
+      const Laps laps = turn(i);
       s.queueing = laps.queueing;
-      for (size_t at = static_cast<size_t>(s.calls / 4) * works[i].size(); at < laps.seconds.size(); ++at) {
-        s.seconds[at % works[i].size()].push_back(laps.seconds[at]);
-      }
+      for (size_t at = first; at < laps.seconds.size(); ++at)
+        s.seconds[at % parts].push_back(laps.seconds[at] / (turns.together ? s.calls : 1));
     }
   }
   std::vector<std::vector<double>> out(works.size());
