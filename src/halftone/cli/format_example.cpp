@@ -6,6 +6,7 @@
 
 #include "halftone/base/philox.h"
 #include "halftone/cli/format_tables.h"
+#include "halftone/formats/bf16_round.h"
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/hadamard.h"
@@ -13,6 +14,7 @@
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/operand_shape.h"
 #include "halftone/quantize/stochastic.h"
 
 namespace halftone {
@@ -35,8 +37,7 @@ std::string numbers(const std::vector<float>& v) {
   return listed(v, [](float x) { return fmt::format("{:.5g}", x); });
 }
 
-uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
-uint32_t magnitude(float x) { return bits_of(x) & 0x7FFFFFFFu; }
+uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu; }
 
 uint32_t amax_bits(const std::vector<float>& x) {
   uint32_t most = 0;
@@ -51,26 +52,10 @@ std::string as_power(float a) {
   return a > 0 && std::isfinite(a) ? fmt::format("{} = {} * 2^{}", a, 2 * m, k - 1) : fmt::format("{}", a);
 }
 
-Float float_of(Element e) {
-  switch (e) {
-    case Element::e5m2:
-      return Float::e5m2;
-    case Element::e3m2:
-      return Float::e3m2;
-    case Element::e2m3:
-      return Float::e2m3;
-    case Element::e2m1:
-      return Float::e2m1;
-    default:
-      return Float::e4m3;
-  }
-}
-Int int_of(Element e) {
-  return e == Element::int8 ? Int::int8 : e == Element::int4 ? Int::int4 : e == Element::uint4 ? Int::uint4 : Int::ternary;
-}
-bool is_float(Element e) {
-  return e == Element::e4m3 || e == Element::e5m2 || e == Element::e3m2 || e == Element::e2m3 || e == Element::e2m1;
-}
+template <int N>
+struct Block {
+  float x[N];
+};
 
 class Worker {
  public:
@@ -106,21 +91,13 @@ class Worker {
   void rotate() {
     const uint32_t signs = s_.hadamard == 16 ? kFixedSigns16 : philox(philox_key(kSeed, std::string(kWeight) + "#rht"), 0)[0];
     step("amax before", fmt::format("{}", std::bit_cast<float>(amax_bits(x_))));
-    if (s_.hadamard == 16) {
-      float v[16];
-      std::copy_n(x_.begin(), 16, v);
-      hadamard(v, signs);
-      std::copy_n(v, 16, x_.begin());
-    } else {
-      float v[32];
-      std::copy_n(x_.begin(), 32, v);
-      hadamard(v, signs);
-      std::copy_n(v, 32, x_.begin());
-    }
-    for (float& v : x_) {  // to the type of x: nearest, ties to even
-      const uint32_t b = bits_of(v);
-      v = std::bit_cast<float>((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
-    }
+    const auto rotate_block = [&](auto v) {
+      std::copy_n(x_.begin(), std::size(v.x), v.x);
+      hadamard(v.x, signs);
+      std::copy_n(v.x, std::size(v.x), x_.begin());
+    };
+    s_.hadamard == 16 ? rotate_block(Block<16>{}) : rotate_block(Block<32>{});
+    for (float& v : x_) v = bf16_nearest(v);  // to the type of x
     exact_ = x_;
     step(fmt::format("H{} x", s_.hadamard), numbers(x_));
     step("signs", fmt::format("0x{:0{}X}", signs, s_.hadamard / 4));
@@ -207,33 +184,22 @@ class Worker {
   void round() {
     Rounding r;
     r.key = philox_key(kSeed, fmt::format("{}#{}", kWeight, role_)), r.step = kStep;
-    std::vector<uint16_t> draws;
+    std::vector<uint16_t> random;
     for (size_t i = 0; i < y_.size(); ++i) {
       const uint16_t u = sr_bits16(r, static_cast<int64_t>(i));
-      draws.push_back(u);
-      if (is_float(s_.element)) {
-        const Float f = float_of(s_.element);
-        const uint8_t code = s_.stochastic ? encode_sr(f, y_[i], u) : encode(f, y_[i]);
-        result_.codes.push_back(code);
-        result_.values.push_back(decode(f, code) * factor_);
-      } else {
-        const Int f = int_of(s_.element);
-        const int code = s_.stochastic ? encode_sr(f, y_[i], u) : encode(f, y_[i]);
-        result_.codes.push_back(static_cast<uint8_t>(code));
-        result_.values.push_back(static_cast<float>(code) * factor_);
-      }
+      random.push_back(u);
+      const auto code = [&](auto f) { return s_.stochastic ? encode_sr(f, y_[i], u) : encode(f, y_[i]); };
+      const int q = is_float(s_.element) ? code(float_of(s_.element)) : code(int_of(s_.element));
+      result_.codes.push_back(static_cast<uint8_t>(q));
+      const float y = is_float(s_.element) ? decode(float_of(s_.element), static_cast<uint8_t>(q)) : static_cast<float>(q);
+      result_.values.push_back(y * factor_);
     }
-    if (s_.stochastic) step("draws / 2^16", listed(draws, [](uint16_t u) { return fmt::format("{:.3f}", (u + 0.5) / 65536); }));
-    if (is_float(s_.element)) {
-      const int digits = spec(float_of(s_.element)).bits() > 4 ? 2 : 1;
-      step("codes", listed(result_.codes, [&](uint8_t c) { return fmt::format("0x{:0{}X}", c, digits); }));
-    } else {
-      step("codes", listed(result_.codes, [&](uint8_t c) {
-             return fmt::format("{}", s_.element == Element::uint4 ? int{c} : int{static_cast<int8_t>(c)});
-           }));
-    }
-    const bool nibbles = s_.element == Element::e2m1 || s_.element == Element::int4 || s_.element == Element::uint4;
-    if (!nibbles) return;
+    if (s_.stochastic) step("draws / 2^16", listed(random, [](uint16_t u) { return fmt::format("{:.3f}", (u + 0.5) / 65536); }));
+    step("codes", listed(result_.codes, [&](uint8_t c) {
+           if (is_float(s_.element)) return fmt::format("0x{:0{}X}", c, bits_of(s_.element) > 4 ? 2 : 1);
+           return fmt::format("{}", s_.element == Element::uint4 ? int{c} : int{static_cast<int8_t>(c)});
+         }));
+    if (bits_of(s_.element) != 4) return;
     std::vector<uint8_t> packed;
     for (size_t i = 0; i + 1 < result_.codes.size(); i += 2) packed.push_back(pack4(result_.codes[i], result_.codes[i + 1]));
     step("packed", listed(packed, [](uint8_t c) { return fmt::format("0x{:02X}", c); }));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "halftone/cli/format_example.h"
 #include "halftone/cli/format_tables.h"
@@ -27,6 +28,8 @@ std::string example_text(const WorkedExample& e) {
   return out;
 }
 
+std::string example_of_8(const OperandSpec& o) { return example_text(work_out(o, example_numbers(8), "x.fwd")); }
+
 // Every code if they fit on a page, else landmarks.
 std::string float_codes(Float f) {
   const FloatSpec s = spec(f);
@@ -43,20 +46,21 @@ std::string float_codes(Float f) {
     return out;
   }
   TextTable t({"code", "value", ""});
-  const auto add = [&](int c, const char* what) {
+  for (const auto& [c, what] :
+       std::vector<std::pair<int, const char*>>{{0, "zero; 0x80 is -0"},
+                                                {1, "least subnormal"},
+                                                {1 << s.mantissa_bits, "least normal"},
+                                                {encode(f, 1.0f), "one"},
+                                                {s.max_code(), "largest; what is beyond saturates"},
+                                                {s.max_code() + 1, s.specials == Specials::Ieee ? "infinity, never produced" : "NaN"},
+                                                {0x7F, "what every element of a group with NaN or Inf gets"}})
     t.row({fmt::format("0x{:02X}", c), fmt::format("{}", decode(f, static_cast<uint8_t>(c))), what});
-  };
-  add(0, "zero; 0x80 is -0"), add(1, "least subnormal"), add(1 << s.mantissa_bits, "least normal"), add(encode(f, 1.0f), "one");
-  add(s.max_code(), "largest; what is beyond saturates"),
-      add(s.max_code() + 1, s.specials == Specials::Ieee ? "infinity, never produced" : "NaN");
-  add(0x7F, "what every element of a group with NaN or Inf gets");
   return t.text();
 }
 
 std::string rounding_example(Float f) {
   const FloatSpec s = spec(f);
-  const double top = s.max_finite();
-  const auto largest = static_cast<float>(top);
+  const auto largest = static_cast<float>(s.max_finite());
   const int digits = s.bits() > 4 ? 2 : 1;
   TextTable t({"y", "nearest, ties to even", "stochastic"});
   for (const float y :
@@ -134,10 +138,10 @@ std::string show_wide(bool fp32) {
   out += rounding.text();
   OperandSpec o = fp32 ? detail::tensor(Element::e4m3) : detail::block(Element::uint4, 32, ScaleFormat::bf16);
   out += fmt::format("\n  as a scale: {}, one group of 8 elements:\n", fp32 ? "e4m3" : "uint4, zero rounded down, scale up");
-  out += example_text(work_out(o, example_numbers(8), "x.fwd"));
+  out += example_of_8(o);
   if (!fp32) return out;
   o.scale = ScaleFormat::fp32_pow2;
-  return out + "\n  the same with a power of two:\n" + example_text(work_out(o, example_numbers(8), "x.fwd"));
+  return out + "\n  the same with a power of two:\n" + example_of_8(o);
 }
 
 std::string show_fp32_pow2() {
@@ -147,22 +151,22 @@ std::string show_fp32_pow2() {
              "fp32_pow2: scales in fp32 that are powers of two: largest / amax is cut to its exponent, the scale is 1 / that.\n"
              "Scales of: {}. `halftone formats --show fp32` shows the format itself.\n\n  e4m3, one group of 8 elements:\n",
              used_by([](const OperandSpec& s) { return s.scale == ScaleFormat::fp32_pow2; })) +
-         example_text(work_out(o, example_numbers(8), "x.fwd"));
+         example_of_8(o);
 }
 
 std::string show_int(Int i) {
   const IntSpec s = spec(i);
   OperandSpec o;
-  o.element = i == Int::int8 ? Element::int8 : i == Int::int4 ? Element::int4 : i == Int::uint4 ? Element::uint4 : Element::ternary;
+  o.element = *find_named(kElementNames, name(i));
   o.granularity = i == Int::uint4 ? Granularity::block : i == Int::ternary ? Granularity::tensor : Granularity::row;
   o.block = i == Int::uint4 ? 32 : 0;
   o.scale = ScaleFormat::fp32;
   std::string out = fmt::format("{}: {} bits, codes {} .. {}, value = {}. Elements of: {}.\n\n  one group, rounded to nearest:\n", name(i),
                                 s.bits, s.lowest, s.highest, s.zero_point ? "zero + code * scale" : "code * scale",
                                 used_by([&](const OperandSpec& spec) { return spec.element == o.element; }));
-  out += example_text(work_out(o, example_numbers(8), "x.fwd"));
+  out += example_of_8(o);
   o.stochastic = true;
-  return out + "\n  the same with stochastic rounding:\n" + example_text(work_out(o, example_numbers(8), "x.fwd"));
+  return out + "\n  the same with stochastic rounding:\n" + example_of_8(o);
 }
 
 std::string show_scale_byte(ScaleFormat f) {
@@ -170,13 +174,10 @@ std::string show_scale_byte(ScaleFormat f) {
   std::string out =
       e8m0 ? "e8m0: scales of MX blocks. 8 bits of exponent: 2^(byte - 127); byte 255 is NaN and poisons the block; no zero, no sign.\n\n"
            : "ue5m3: scales of AMDFP4 blocks. 5 bits of exponent, 3 of mantissa, bias 15, no sign; 0xFF is NaN; no infinity.\n\n";
-  TextTable t(e8m0 ? std::vector<std::string>{"byte", "scale"} : std::vector<std::string>{"code", "scale"});
-  const std::vector<int> codes =
-      e8m0 ? std::vector<int>{0, 1, 126, 127, 128, 254, 255} : std::vector<int>{0, 1, 8, 0x70, 0x78, 0x79, 0xFE, 0xFF};
-  for (const int c : codes) {
-    const auto byte = static_cast<uint8_t>(c);
-    t.row({e8m0 ? fmt::format("{}", c) : fmt::format("0x{:02X}", c), fmt::format("{}", e8m0 ? decode_e8m0(byte) : decode_ue5m3(byte))});
-  }
+  TextTable t({e8m0 ? "byte" : "code", "scale"});
+  for (const uint8_t c :
+       e8m0 ? std::vector<uint8_t>{0, 1, 126, 127, 128, 254, 255} : std::vector<uint8_t>{0, 1, 8, 0x70, 0x78, 0x79, 0xFE, 0xFF})
+    t.row({e8m0 ? fmt::format("{}", c) : fmt::format("0x{:02X}", c), fmt::format("{}", e8m0 ? decode_e8m0(c) : decode_ue5m3(c))});
   out += t.text();
   if (e8m0)
     return out +
@@ -231,32 +232,42 @@ std::string show_mx9(int bits) {
       line(packed, mx9_bytes(bits), [](uint8_t b) { return fmt::format("0x{:02X}", b); }), line(values, kMx9Block, number));
 }
 
-const char* role_of(size_t operand) {
-  constexpr const char* kRoles[] = {"x.fwd", "w.fwd", "dy.dgrad", "w.dgrad", "dy.wgrad", "x.wgrad"};
-  return kRoles[operand];
-}
-
 // Hardware that runs the recipe in the same way shares a line.
 std::string support_lines(const LinearRecipe& r) {
-  TextTable t({"hardware", "forward", "dgrad", "wgrad", "because"});
-  std::vector<std::string> last;
-  std::string names;
+  std::vector<std::pair<std::string, std::vector<std::string>>> rows;  // names of hardware, cells
   for (const HardwareRow& h : kHardware) {
     const RecipeSupport s = recipe_support(r, h.hardware);
-    std::vector<std::string> cells = {std::string(name(s.forward.how)), std::string(name(s.dgrad.how)), std::string(name(s.wgrad.how)),
-                                      std::string(s.worst().reason)};
-    const auto flush = [&] {
-      if (!last.empty()) t.row({names, last[0], last[1], last[2], last[3]});
-    };
-    if (cells != last) {
-      flush();
-      names.clear();
+    std::vector<std::string> cells;
+    for (const std::string_view cell : {name(s.forward.how), name(s.dgrad.how), name(s.wgrad.how), s.worst().reason})
+      cells.emplace_back(cell);
+    if (rows.empty() || rows.back().second != cells) {
+      rows.emplace_back(h.name, std::move(cells));
+    } else {
+      rows.back().first += fmt::format(", {}", h.name);
     }
-    names += (names.empty() ? "" : ", ") + std::string(h.name);
-    last = std::move(cells);
-    if (&h == &kHardware.back()) flush();
+  }
+  TextTable t({"hardware", "forward", "dgrad", "wgrad", "because"});
+  for (auto& [names, cells] : rows) {
+    cells.insert(cells.begin(), names);
+    t.row(cells);
   }
   return t.text();
+}
+
+struct Shown {
+  std::string_view name;
+  std::function<std::string()> text;
+};
+std::vector<Shown> shown_formats() {
+  std::vector<Shown> out;
+  for (const Float f : kFloats) out.push_back({name(f), [f] { return show_float(f); }});
+  for (const Int i : kInts) out.push_back({name(i), [i] { return show_int(i); }});
+  for (const bool fp32 : {true, false}) out.push_back({fp32 ? "fp32" : "bf16", [fp32] { return show_wide(fp32); }});
+  out.push_back({"fp32_pow2", show_fp32_pow2});
+  for (const int bits : {8, 5}) out.push_back({bits == 8 ? "mx9" : "mx6", [bits] { return show_mx9(bits); }});
+  for (const ScaleFormat s : {ScaleFormat::e8m0, ScaleFormat::ue5m3}) out.push_back({name(s), [s] { return show_scale_byte(s); }});
+  for (const ScaleMode m : kScaleModes) out.push_back({name(m), [m] { return show_mode(m); }});
+  return out;
 }
 
 }  // namespace
@@ -264,30 +275,16 @@ std::string support_lines(const LinearRecipe& r) {
 std::vector<std::string_view> shown_names() {
   std::vector<std::string_view> names;
   for (const LinearRecipe& r : kLinearRecipes) names.push_back(r.name);
-  for (const Float f : kFloats) names.emplace_back(name(f));
-  for (const Int i : kInts) {
-    if (std::find(names.begin(), names.end(), name(i)) == names.end()) names.push_back(name(i));
+  for (const Shown& s : shown_formats()) {
+    if (std::find(names.begin(), names.end(), s.name) == names.end()) names.push_back(s.name);
   }
-  for (const char* other : {"fp32", "fp32_pow2", "bf16", "mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
-  for (const ScaleMode m : kScaleModes) names.push_back(name(m));
   return names;
 }
 
 std::string show_format(std::string_view wanted) {
-  for (const Float f : kFloats) {
-    if (name(f) == wanted) return show_float(f);
+  for (const Shown& s : shown_formats()) {
+    if (s.name == wanted) return s.text();
   }
-  for (const Int i : kInts) {
-    if (name(i) == wanted) return show_int(i);
-  }
-  for (const ScaleMode m : kScaleModes) {
-    if (name(m) == wanted) return show_mode(m);
-  }
-  if (wanted == "fp32" || wanted == "bf16") return show_wide(wanted == "fp32");
-  if (wanted == "fp32_pow2") return show_fp32_pow2();
-  if (wanted == "e8m0") return show_scale_byte(ScaleFormat::e8m0);
-  if (wanted == "ue5m3") return show_scale_byte(ScaleFormat::ue5m3);
-  if (wanted == "mx9" || wanted == "mx6") return show_mx9(wanted == "mx9" ? 8 : 5);
   return "";
 }
 
@@ -316,7 +313,7 @@ std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& w
     const int count = s.hadamard > 0 ? s.hadamard : 8;
     out += fmt::format("\n  {}: {}, {}\n", operands[i].name, describe(operands[i].spec),
                        s.hadamard > 0 ? fmt::format("{} tokens of one column", count) : "one group of 8 elements");
-    out += example_text(work_out(s, example_numbers(count), role_of(i)));
+    out += example_text(work_out(s, example_numbers(count), operands[i].role));
   }
   return out;
 }

@@ -29,10 +29,7 @@ const char* specials(Specials s) {
 
 }  // namespace
 
-std::string_view name(Int i) {
-  constexpr std::array<std::string_view, 4> kNames = {"int8", "int4", "uint4", "ternary"};
-  return kNames[static_cast<size_t>(i)];
-}
+std::string_view name(Int i) { return kElementNames[std::size(kFloats) + static_cast<size_t>(i)].first; }
 
 std::string_view name(Element e) { return name_of(kElementNames, e, "bf16"); }
 
@@ -120,12 +117,15 @@ std::string scale_rule_table() {
 }
 
 std::vector<NamedOperand> operands_of(const LinearRecipe& r) {
-  return {{"forward X", r.x_forward}, {"forward W", r.w_forward}, {"dgrad dY", r.dy_dgrad},
-          {"dgrad W", r.w_dgrad},     {"wgrad dY", r.dy_wgrad},   {"wgrad X", r.x_wgrad}};
+  return {{"forward X", "x.fwd", r.x_forward}, {"forward W", "w.fwd", r.w_forward},  {"dgrad dY", "dy.dgrad", r.dy_dgrad},
+          {"dgrad W", "w.dgrad", r.w_dgrad},   {"wgrad dY", "dy.wgrad", r.dy_wgrad}, {"wgrad X", "x.wgrad", r.x_wgrad}};
 }
 
 std::string recipe_table() {
-  TextTable t({"recipe", "scale", "forward X", "forward W", "dgrad dY", "dgrad W", "wgrad dY", "wgrad X", "K, N"});
+  std::vector<std::string> head = {"recipe", "scale"};
+  for (const NamedOperand& o : operands_of(kLinearRecipes[0])) head.emplace_back(o.name);
+  head.emplace_back("K, N");
+  TextTable t(head);
   for (const LinearRecipe& r : kLinearRecipes) {
     const std::string scale = scale_text(r.w_forward);
     std::vector<std::string> cells = {std::string(r.name), r.w_forward.quantized() && scale.empty() ? "fp32" : scale};

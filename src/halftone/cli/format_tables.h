@@ -31,7 +31,7 @@ std::string_view name(ScaleMode m);
 std::string bump_condition(Float f, ScaleMode mode);
 
 struct NamedOperand {
-  const char* name;
+  const char *name, *role;
   OperandSpec spec;
 };
 // The six operands of a recipe in the order of numerics.md section 7.
