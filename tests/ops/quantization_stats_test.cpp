@@ -205,7 +205,10 @@ TEST_P(Stats, CountARecomputedLayerOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Stats, testing::Combine(test_devices(), testing::ValuesIn(kLinearRecipes)), test_name);
+INSTANTIATE_TEST_SUITE_P(Recipes, Stats,
+                         testing::Combine(test_devices(),
+                                          testing::ValuesIn(std::vector<LinearRecipe>(kLinearRecipes.begin(), kLinearRecipes.end()))),
+                         test_name);
 
 std::vector<LinearRecipe> variants() {
   const auto changed = [](std::string_view base, std::string_view name, auto&& change) {
