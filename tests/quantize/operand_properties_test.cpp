@@ -7,7 +7,7 @@
 #include "halftone/quantize/operand.h"
 #include "quantize/operand_data.h"
 
-namespace halftone {
+namespace halftone::operand_properties_test {
 namespace {
 
 using namespace testing;
@@ -116,4 +116,4 @@ TEST(OperandProperties, RotatedProductIsTheProduct) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::operand_properties_test

@@ -10,7 +10,7 @@
 #include "halftone/quantize/operand.h"
 #include "quantize/operand_data.h"
 
-namespace halftone {
+namespace halftone::operand_sqnr_test {
 namespace {
 
 using namespace testing;
@@ -200,4 +200,4 @@ TEST(OperandRotation, RotatedCopyIsTheQuantisedRotation) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::operand_sqnr_test

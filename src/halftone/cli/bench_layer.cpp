@@ -11,7 +11,7 @@
 #include "halftone/ops/product.h"
 #include "halftone/ops/rounding_keys.h"
 #include "halftone/quantize/operand_shape.h"
-#include "halftone/quantize/reads_twice.h"
+#include "halftone/quantize/statistics_pass.h"
 
 namespace halftone::bench {
 namespace {
@@ -48,8 +48,8 @@ double operand_width(const CopyRequest& q) {
 
 double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
   if (row == nullptr && transposed == nullptr) return 0;
-  const bool twice = (row != nullptr && reads_twice(row->spec, row->form, false)) ||
-                     (transposed != nullptr && reads_twice(transposed->spec, transposed->form, true));
+  const bool twice = (row != nullptr && needs_statistics_pass(row->spec, row->form, false)) ||
+                     (transposed != nullptr && needs_statistics_pass(transposed->spec, transposed->form, true));
   const double read = static_cast<double>(rows) * static_cast<double>(cols) * element_size * (twice ? 2 : 1);
   return read + (row != nullptr ? bytes_written(*row, rows, cols) : 0) +
          (transposed != nullptr ? bytes_written(*transposed, cols, rows) : 0);

@@ -39,8 +39,8 @@ std::vector<std::vector<double>> time_layer_parts(const Bench& bench, const std:
                                                   double turn);
 
 // Bytes that a quantizer reads and writes for the requested copies of a matrix [rows, cols]; null: none. One read of the matrix, a second
-// one if it must be known before the first code (reads_twice), and all writes. Scales that are part of `values` (folded codes, bf16 values)
-// do not count.
+// one if it must be known before the first code (needs_statistics_pass), and all writes. Scales that are part of `values` (folded codes, bf16
+// values) do not count.
 double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed);
 
 }  // namespace halftone::bench
