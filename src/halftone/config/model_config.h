@@ -52,7 +52,7 @@ struct OptimizerConfig : optim::Options {
   std::string state_dtype = "float32";
   bool stochastic_rounding = false;
 
-  // Of the optimizer's states.
+  // Element type of the optimizer's states.
   bool bfloat16_states() const { return implementation == "fused_opt_states_bf16" || state_dtype == "bfloat16"; }
 
   static void fields(auto& self, auto&& field) {

@@ -71,8 +71,8 @@ struct LinearRecipe {
   bool operator==(const LinearRecipe&) const = default;
 };
 
-// What the schemes of one kind share. Lists of words name options of [quantize] (config/quantize_options.cpp): "use_dge" an option,
-// "deosc_step=2000" an option and its value.
+// Properties that the schemes of one kind share. Lists of words name options of [quantize] (config/quantize_options.cpp): "use_dge" an
+// option, "deosc_step=2000" an option and its value.
 struct SchemeFamily {
   std::string_view options{};      // options that its schemes have
   std::string_view recommended{};  // values of unset options in preset "recommended", where they differ from those of preset "alto"

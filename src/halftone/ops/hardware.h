@@ -7,7 +7,7 @@ namespace halftone {
 
 // The row of formats/support.h that a device belongs to. Error: a GPU below compute capability 8.0.
 Hardware hardware_of(c10::Device device);
-// That of a kind of device: all devices of a process are of one model.
+// Hardware of a kind of device: all devices of a process are of one model.
 Hardware process_hardware(c10::DeviceType type);
 
 // The hardware of the first GPU, or of the CPU if there is none; loads only the driver, not the CUDA runtime.

@@ -47,7 +47,7 @@ bool can_join(const LinearRecipe& r, const LinearUse& u) {
          pair(r.dy_dgrad, r.w_dgrad) && pair(r.dy_wgrad, r.x_wgrad);
 }
 
-// What a product reads of an operand.
+// The outputs of an operand's quantiser that a product reads.
 const char* form_text(const OperandPlan& o, const UnitInput& units) {
   const auto panels = [](DType t) { return t == DType::s8 ? "int8 panels" : t == DType::f32 ? "fp32 panels" : "bf16 panels"; };
   if (o.copy.panels) return panels(panel_type(o.copy.spec));

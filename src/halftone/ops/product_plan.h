@@ -7,7 +7,7 @@
 #include "halftone/formats/support.h"
 #include "halftone/quantize/operand.h"
 
-// What a linear layer's three products read and how long it lives, as values: a pure function of the recipe, the hardware and the use.
+// The operands that a linear layer's three products read and how long each lives: a pure function of the recipe, the hardware and the use.
 //   forward Y = X W^T   dgrad dX = dY W   wgrad dW = dY^T X
 namespace halftone {
 

@@ -6,7 +6,7 @@
 
 #include "halftone/base/field.h"
 
-// What the header of an optimizer includes (docs/adding_an_optimizer.md). Its functions are always inlined: files of different instruction
+// Included by the header of every optimizer (docs/adding_an_optimizer.md). Its functions are always inlined: files of different instruction
 // sets must not share code.
 #ifdef __CUDACC__
 #define HALFTONE_RULE __host__ __device__ __forceinline__

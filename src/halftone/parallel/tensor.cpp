@@ -125,7 +125,7 @@ class TensorPort : public nn::Port {
   const ParallelismConfig p_;
 };
 
-// Of experts that the ranks hold whole: each rank routes its own share of the tokens. With all rows between layers it takes that share,
+// For experts that the ranks hold whole: each rank routes its own share of the tokens. With all rows between layers it takes that share,
 // and adds the other ranks' results.
 class TokenPort : public TensorPort {
  public:

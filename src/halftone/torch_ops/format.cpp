@@ -13,6 +13,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/config/value.h"
+#include "halftone/formats/names.h"
 #include "halftone/quantize/check_operand.h"
 
 namespace halftone::library {
