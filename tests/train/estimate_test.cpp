@@ -30,12 +30,6 @@ Estimate bench(std::vector<std::string> arguments, const std::string& device = "
   return estimate_step(load_config(arguments).config, 0, estimate_device(device, "auto"));
 }
 
-double sum(const std::vector<SavedTensor>& tensors) {
-  double bytes = 0;
-  for (const SavedTensor& t : tensors) bytes += t.bytes;
-  return bytes;
-}
-
 // `halftone bench train --config recipes/bench_gpu.toml` on one H100, 2026-11-25: the allocator's peak and the median step time.
 TEST(Estimate, IsNearWhatWasMeasured) {
   struct Measured {
@@ -61,15 +55,11 @@ TEST(Estimate, ABlockKeepsWhatTheDocumentSays) {
   std::ifstream file(std::filesystem::path(source_dir()) / "docs" / "memory.md");
   std::stringstream text;
   text << file.rdbuf();
-  const std::string row = fmt::format("| **a layer** | | **{}** | **{}** |", thousands(sum(bench({}).saved)),
-                                      thousands(sum(bench({"--quantize.scheme=fp8_tensorwise"}).saved)));
+  const std::string row = fmt::format("| **a layer** | | **{}** | **{}** |", thousands(bench({}).block_bytes),
+                                      thousands(bench({"--quantize.scheme=fp8_tensorwise"}).block_bytes));
   EXPECT_NE(text.str().find(row), std::string::npos) << row;
   const Estimate op = bench({"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"});
-  for (const MemoryShare& share : op.phases.front().shares) {
-    if (share.owner != "activations kept for backward") continue;
-    const std::string kept = thousands(share.bytes / (2 * 8192 * 6));
-    EXPECT_NE(text.str().find(" " + kept + " |"), std::string::npos) << kept;
-  }
+  EXPECT_NE(text.str().find(" " + thousands(op.block_bytes) + " |"), std::string::npos) << op.block_bytes;
 }
 
 // Quantised blocks have no bf16 weights at the peak, and in a step of one micro-batch only the codes in use: those of w1 and w3. Gradient
@@ -119,19 +109,17 @@ TEST(Estimate, KeepsWhatAPassKeeps) {
     const bool experts = arguments.size() > 1 && arguments[1].starts_with("--model.name");
     DemoModel demo(arguments, at::kCPU);
     demo.config.training.local_batch_size = DemoModel::kRows, demo.config.training.seq_len = DemoModel::kLength;
-    const StepShape shape(*demo.built.model, demo.config, here);
-    demo.built.model->set_recompute(shape.recompute);
+    nn::Model& model = *demo.built.model;
+    const nn::RecomputePlan plan = recompute_plan(model, demo.config, here.hardware);
+    model.set_recompute(plan);
     demo.pass().backward();  // allocates what is made once
     const auto live = std::make_shared<LiveBytes>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
     nn::Pass pass = demo.pass();
-    // The gradient of the head's input, and of its branch unless the last block has added it.
-    const double dim = static_cast<double>(shape.size.dim),
-                 final_norm = 4 * dim + 4 + (shape.recompute.back() == nn::Recompute::none ? 2 * dim : 0);
-    const std::vector<RecomputeCost> costs = recompute_costs(shape);
+    const std::vector<RecomputeCost> costs = recompute_costs(demo.config, model.blocks(), here.hardware);
     double blocks = 0;
-    for (size_t i = 0; i < costs.size(); ++i) blocks += costs[i].bytes[static_cast<size_t>(shape.recompute[i])];
-    const double expected = DemoModel::kRows * DemoModel::kLength * (blocks + final_norm);
+    for (size_t i = 0; i < costs.size(); ++i) blocks += costs[i].bytes[static_cast<size_t>(plan[i])];
+    const double expected = DemoModel::kRows * DemoModel::kLength * blocks;
     // Expert choices and row indices are not counted.
     EXPECT_NEAR(static_cast<double>(live->bytes), expected, (experts ? 0.02 : 0.005) * expected) << arguments[0] << " " << experts;
     pass.backward();

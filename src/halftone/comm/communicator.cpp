@@ -51,6 +51,12 @@ c10d::ReduceOp reduce_op(Reduce how) { return how == Reduce::sum ? c10d::ReduceO
 
 int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
 
+// An operation of a dry run.
+struct Ended : c10d::Work {
+  bool isCompleted() override { return true; }
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
 }  // namespace
 
 Pending::Pending(Watch& watch, Operation operation, c10::intrusive_ptr<c10d::Work> work, bool on_host)
@@ -94,6 +100,7 @@ Communicator::Communicator(Watch& watch, const std::string& name, std::vector<in
   index_ = own - ranks.begin();
   const std::string key = fmt::format("{}@{}", name, ranks.front());
   group_ = std::make_shared<Group>(Group{name, key, std::move(ranks)});
+  if (device.is_meta()) return;
   const Activity activity(watch_, "opening communicator " + name);
   watch_.meet(key, *group_);  // names the missing ranks; a backend would only wait for an address
   const Operation connection{"the connection", group_};
@@ -114,6 +121,7 @@ Communicator::Communicator(Watch& watch, const std::string& name, std::vector<in
 }
 
 Communicator::~Communicator() {
+  if (!backend_) return;
   const Operation closing{"the end", group_};
   const Waiting waiting(watch_, closing);
   try {
@@ -131,6 +139,7 @@ template <class Call>
 Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   Operation operation{task.what, group_, 0, peer < 0 ? -1 : group_->ranks.at(peer), task.bytes, task.dtype};
   watch_.begin(operation);
+  if (device_.is_meta()) return {watch_, std::move(operation), c10::make_intrusive<Ended>(), false};
   at::RecordFunction range(at::RecordScope::USER_SCOPE);  // whose kernels these are, for bench's breakdown and traces
   if (range.isActive()) range.before(fmt::format("{} on {}", operation.what, group_->name));
   c10::intrusive_ptr<c10d::Work> work;

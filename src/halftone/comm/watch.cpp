@@ -32,6 +32,10 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_
   s.thread = std::thread([state = state_] { state->watch(); });
 }
 
+Watch::Watch(int64_t rank, int64_t world_size, std::function<void(const Operation&)> note) : state_(std::make_shared<State>(Recorder{})) {
+  state_->rank = rank, state_->world_size = world_size, state_->note = std::move(note);
+}
+
 std::shared_ptr<const Group> Watch::everybody() const {
   std::vector<int64_t> ranks(static_cast<size_t>(state_->world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -40,6 +44,7 @@ std::shared_ptr<const Group> Watch::everybody() const {
 
 Watch::~Watch() {
   State& s = *state_;
+  if (s.note) return;
   if (ending()) {
     for (std::thread* thread : {&s.thread, &s.second_thread})
       if (thread->joinable()) thread->detach();  // they see to it that the process ends
@@ -70,6 +75,7 @@ void Watch::run(const std::function<void()>& body) {
 
 void Watch::meet(const std::string& key, const Group& group, Patience patience) {
   State& s = *state_;
+  if (s.note) return;
   const std::string arrived = "meet/" + key, everybody = arrived + "/all";
   Operation meeting{fmt::format("the meeting '{}'", key), std::make_shared<Group>(Group{group.name, arrived, group.ranks})};
   meeting.patient = patience == Patience::unlimited;
@@ -136,12 +142,14 @@ std::string Watch::silent(const std::vector<int64_t>& ranks) const {
 }
 
 void Watch::begin(Operation& operation) {
+  if (state_->note) return state_->note(operation);
   const std::lock_guard lock(state_->mutex);
   if (operation.peer < 0) operation.number = ++state_->own.begun[operation.group->key];
   operation.entry = state_->recorder.begin(operation);
 }
 
 void Watch::end(const Operation& operation) {
+  if (state_->note) return;
   const std::lock_guard lock(state_->mutex);
   state_->recorder.end(operation.entry);
 }

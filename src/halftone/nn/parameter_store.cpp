@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/philox.h"
 #include "halftone/ops/init.h"
+#include "halftone/ops/range.h"
 #include "halftone/ops/stored_weight.h"
 
 namespace halftone::nn {
@@ -117,9 +118,16 @@ void ParameterStore::materialize(Unit& unit, const StorageOptions& options) {
   for (const Parameter* p : unit.parameters) total += padded(room(*p));
   const bool stored = unit.parameters.front()->stored_as.has_value(), copy = reads_copy(*unit.parameters.front(), options),
              empty = stored || (!copy && options.compute != options.storage);
-  if (!stored) unit.flat.param = buffer(total, options.storage);
-  if (copy) unit.flat.compute = buffer(total, options.compute);
+  if (!stored) {
+    const Owner owner("weights");
+    unit.flat.param = buffer(total, options.storage);
+  }
+  if (copy) {
+    const Owner owner("weights' copy");
+    unit.flat.compute = buffer(total, options.compute);
+  }
   if (options.trainable) {
+    const Owner owner("gradients");
     unit.flat.grad = buffer(total, at::kFloat);
     unit.gradients = std::make_unique<GradientBuffer>(unit.flat.grad);
   }
@@ -131,6 +139,7 @@ void ParameterStore::materialize(Unit& unit, const StorageOptions& options) {
     const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, held).view(shape); };
     if (empty) p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
     if (stored) {
+      const Owner owner("weights stored as codes");
       std::shared_ptr<StoredWeight>& codes = p->shard ? p->stored_shard : p->weight.stored;
       codes = std::make_shared<StoredWeight>(allocate_stored(*p->stored_as, shape[0], shape[1], options.device));
       unit.flat.stored.push_back(codes.get());

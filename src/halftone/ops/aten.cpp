@@ -213,7 +213,7 @@ const AttentionBackend& choose(const AttentionQuery& query, std::string_view nam
 
 AttentionQuery query_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
   AttentionQuery query;
-  query.cuda = q.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
+  query.cuda = !q.is_cpu(), query.cudnn = q.is_meta() || (query.cuda && at::globalContext().hasCuDNN());
   query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
   query.window = has_window(args, k.size(1)), query.last = args.gap == 0 && k.size(1) != q.size(1);
   query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;

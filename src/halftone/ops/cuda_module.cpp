@@ -8,6 +8,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/module.h"
+#include "halftone/ops/hardware.h"
 
 namespace halftone::cuda {
 namespace {
@@ -58,16 +59,22 @@ const Loaded& loaded() {
 
 }  // namespace
 
-const Module* module() { return loaded().module ? &*loaded().module : nullptr; }
+const Module* module() {
+  if (const SimulatedDevice* s = SimulatedDevice::current()) return &s->module;
+  return loaded().module ? &*loaded().module : nullptr;
+}
 
 const std::string& missing_module() { return loaded().reason; }
 
 const Module& required_module() {
+  if (const SimulatedDevice* s = SimulatedDevice::current()) return s->module;
   check(loaded().module.has_value(), "{}", loaded().reason);
   return *loaded().module;
 }
 
-void* current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(); }
+void* current_stream(c10::Device device) {
+  return device.is_meta() ? nullptr : c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
 
 uint64_t current_capture(c10::Device device) {
   return device.is_cpu() || module() == nullptr ? 0 : module()->capture_id(current_stream(device));

@@ -155,6 +155,10 @@ void reset_peak_memory(c10::Device device) {
   }
 }
 
+void copy_to_host(const at::Tensor& from, at::Tensor host) {
+  if (!from.is_meta()) host.copy_(from, true);
+}
+
 void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include <c10/core/Device.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
@@ -29,6 +29,8 @@ struct MemoryUse {
 MemoryUse peak_memory(c10::Device device);
 void reset_peak_memory(c10::Device device);
 void synchronize(c10::Device device);
+// Queues the copy to pinned host memory. A dry run's tensors have no values: then `host` stays as it is.
+void copy_to_host(const at::Tensor& from, at::Tensor host);
 // From here on the GPU's allocator records its last `entries` events and the ranges (ops/range.h) around them. memory_snapshot: the
 // record, as the pickle that pytorch.org/memory_viz reads.
 void record_memory_history(int64_t entries);

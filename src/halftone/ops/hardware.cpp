@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <optional>
+#include <utility>
 
 #include "halftone/base/cpu.h"
 #include "halftone/base/error.h"
@@ -45,10 +46,17 @@ Hardware row_of(int sm) {
                      : Hardware::sm_80;
 }
 
+thread_local const SimulatedDevice* simulated = nullptr;
+
 }  // namespace
+
+SimulatedDevice::SimulatedDevice(Hardware h, const cuda::Module& m) : hardware(h), module(m), outer_(std::exchange(simulated, this)) {}
+SimulatedDevice::~SimulatedDevice() { simulated = outer_; }
+const SimulatedDevice* SimulatedDevice::current() { return simulated; }
 
 Hardware hardware_of(c10::Device device) {
   if (device.is_cpu()) return processor();
+  if (device.is_meta()) return process_hardware(device.type());
   const std::optional<int> sm = capability(device.index() < 0 ? 0 : device.index());
   check(sm.has_value(), "the NVIDIA driver does not report the compute capability of device {}", int{device.index()});
   return row_of(*sm);
@@ -57,6 +65,7 @@ Hardware hardware_of(c10::Device device) {
 Hardware process_hardware(c10::DeviceType type) {
   static const Hardware cpu = processor();
   if (type == c10::DeviceType::CPU) return cpu;
+  if (simulated != nullptr) return simulated->hardware;
   static const Hardware gpu = hardware_of({c10::DeviceType::CUDA, 0});
   return gpu;
 }

@@ -13,4 +13,24 @@ Hardware process_hardware(c10::DeviceType type);
 // The hardware of the first GPU, or of the CPU if there is none; loads only the driver, not the CUDA runtime.
 Hardware this_machine();
 
+namespace cuda {
+struct Module;
+}
+
+// While it lives, the meta device stands for a device of this kind on this thread: decisions follow `hardware`, and kernels go to `module`,
+// which notes them (train/dry_run.h). Nests.
+class SimulatedDevice {
+ public:
+  SimulatedDevice(Hardware hardware, const cuda::Module& module);
+  ~SimulatedDevice();
+  SimulatedDevice(const SimulatedDevice&) = delete;
+  SimulatedDevice& operator=(const SimulatedDevice&) = delete;
+  static const SimulatedDevice* current();  // null: none
+  const Hardware hardware;
+  const cuda::Module& module;
+
+ private:
+  const SimulatedDevice* outer_;
+};
+
 }  // namespace halftone

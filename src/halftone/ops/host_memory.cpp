@@ -1,5 +1,6 @@
 #include "halftone/ops/host_memory.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
 
@@ -9,11 +10,16 @@
 #include "halftone/base/error.h"
 #include "halftone/fused/grad_norm.h"
 #include "halftone/ops/cuda_module.h"
+#include "halftone/ops/range.h"
 
 namespace halftone {
 
 // Not LibTorch's pinned memory, which rounds up to a power of two.
 at::Tensor host_zeros(int64_t count, at::ScalarType type, c10::Device device, const char* remedy) {
+  if (device.is_meta()) {
+    const Owner owner(kHostMemory);
+    return at::empty({count}, at::TensorOptions().device(device).dtype(type));
+  }
   const size_t bytes = static_cast<size_t>(count) * c10::elementSize(type);
   const double gib = static_cast<double>(bytes) / (1 << 30);
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

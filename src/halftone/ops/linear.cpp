@@ -21,6 +21,7 @@
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/quantization_stats.h"
+#include "halftone/ops/range.h"
 #include "halftone/ops/recompute_results.h"
 #include "halftone/ops/rounding_keys.h"
 #include "halftone/ops/weight_source.h"
@@ -398,6 +399,7 @@ class Call {
   // Makes the operands of the forward GEMM if missing, and those of dgrad if one read makes both.
   void make_weights(PreparedWeights& p) const {
     if (!p.forward.empty()) return;
+    const Owner owner("weights' quantised copies");
     const OperandPlan &of_forward = plan_.forward.right, &of_dgrad = plan_.dgrad.right;
     const bool dgrad = experts_ || (of_dgrad.origin == Origin::shared_read && p.dgrad.empty());
     std::vector<Operand> made, made_dgrad;
@@ -428,6 +430,7 @@ class Call {
     PreparedWeights& p = prepared();
     if (experts_) make_weights(p);
     if (!p.dgrad.empty()) return p;
+    const Owner owner("weights' quantised copies");
     at::Tensor whole;
     if (plan_.dgrad.joined) whole = layer_.source->whole(layer_.weights);
     std::vector<Operand> made;

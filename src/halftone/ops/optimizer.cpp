@@ -80,7 +80,7 @@ void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits,
   }
   at::Tensor sums;
   if (add_up) {
-    const at::Tensor loss_sum = at::from_blob(&outcome->loss_sum, {1}, parts.options());
+    const at::Tensor loss_sum = at::for_blob(&outcome->loss_sum, {1}).options(parts.options()).target_device(where.device()).make_tensor();
     sums = at::cat({loss_sum, parts.sum().view({1})});
     add_up(sums);
     loss_sum.copy_(sums.narrow(0, 0, 1));

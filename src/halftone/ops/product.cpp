@@ -1,6 +1,7 @@
 #include "halftone/ops/product.h"
 
 #include "halftone/base/error.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/product_backends.h"
 
 namespace halftone {
@@ -8,14 +9,16 @@ namespace halftone {
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options) {
   check(a.k == b.k && out.size(0) == a.rows && out.size(1) == b.rows, "product of {} by {}: expected an output of {} x {}, found {} x {}",
         a, b, a.rows, b.rows, out.size(0), out.size(1));
-  out.is_cpu() ? cpu::multiply(a, b, out, options) : cuda::multiply(a, b, out, options);
+  const bool of_cpu = is_cpu(process_hardware(out.device().type()));
+  if (of_cpu && out.is_meta()) return;  // a dry run
+  of_cpu ? cpu::multiply(a, b, out, options) : cuda::multiply(a, b, out, options);
 }
 
 Operand right_operand(std::vector<Operand> siblings, const UnitInput& units) {
   const Operand& b = siblings.front();
   const at::Tensor& any = b.values.defined() ? b.values : b.scales;
   if (b.panels.defined() || !any.defined()) return b;
-  return any.is_cpu() ? cpu::right_operand(siblings, units) : cuda::right_operand(siblings, units);
+  return is_cpu(process_hardware(any.device().type())) ? cpu::right_operand(siblings, units) : cuda::right_operand(siblings, units);
 }
 
 }  // namespace halftone

@@ -65,7 +65,9 @@ at::Tensor right_panels(const std::vector<Operand>& siblings, DType type, bool b
   for (const Operand& b : siblings) {
     for (int64_t i = 0; i < ceil_div(k, width); ++i) total += bytes(b, i);
   }
-  const at::Tensor panels = at::empty({total}, at::kByte);
+  const at::Device device = (siblings.front().values.defined() ? siblings.front().values : siblings.front().scales).device();
+  const at::Tensor panels = at::empty({total}, at::TensorOptions().device(device).dtype(at::kByte));
+  if (device.is_meta()) return panels;
   auto* out = static_cast<char*>(panels.data_ptr());
   for (const Operand& b : siblings) {
     const at::Tensor v = values(b, type, emulate);

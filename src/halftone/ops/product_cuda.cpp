@@ -13,6 +13,7 @@
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product_backends.h"
 #include "halftone/ops/product_choices.h"
+#include "halftone/ops/range.h"
 
 namespace halftone::cuda {
 namespace {
@@ -78,9 +79,10 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   }
   if (options.bias.defined()) p.bias = options.bias.const_data_ptr(), p.bias_type = DType::f32;
   // A timed choice of algorithm may change the last bits of sums from run to run.
-  p.measure = !at::globalContext().deterministicAlgorithms();
+  p.measure = !at::globalContext().deterministicAlgorithms() && !out.is_meta();
   const Module& m = required_module();
   p.workspace_bytes = m.product_workspace(&p);
+  const Owner owner("workspace of a product");
   const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
   p.workspace = workspace.data_ptr();
   ProductChoices* choices = p.measure ? &ProductChoices::of(out.device()) : nullptr;
@@ -124,6 +126,7 @@ void multiply_groups(const Operand& a_in, const Operand& b_in, const at::Tensor&
   }
   const Module& m = required_module();
   p.workspace_bytes = m.grouped_product_workspace(&p);
+  const Owner owner("workspace of a product");
   const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
   p.workspace = workspace.data_ptr();
   const char* error = m.grouped_product(&p, current_stream(out.device()));

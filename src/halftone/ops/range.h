@@ -2,6 +2,7 @@
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 namespace halftone {
@@ -18,6 +19,16 @@ class Range {
 
  private:
   at::RecordFunction record_{at::RecordScope::USER_SCOPE};
+};
+
+// Names the owner of the memory allocated during its lifetime, for a dry run (train/dry_run.h).
+class Owner {
+ public:
+  explicit Owner(std::string_view name) : range_("{}{}", kPrefix, name) {}
+  static constexpr std::string_view kPrefix = "memory of ";
+
+ private:
+  Range range_;
 };
 
 }  // namespace halftone

@@ -368,7 +368,7 @@ nn::MicroBatch own_places(const nn::MicroBatch& rows, comm::Communicator& ranks,
   if (rows.input.padding.defined()) own.input.padding = context->own(rows.input.padding);
   if (rows.sources.defined()) own.sources = context->own(rows.sources);
   own.input.documents = {}, own.input.documents.port = context;
-  own.valid_labels = own.labels.ne(-100).sum().item<int64_t>();
+  own.valid_labels = own.labels.is_meta() ? own.labels.numel() : own.labels.ne(-100).sum().item<int64_t>();
   own.first_row = rows.first_row + ranks.index() * own.input.tokens.numel();
   return own;
 }

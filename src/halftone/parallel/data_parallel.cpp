@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/range.h"
 #include "halftone/ops/stored_weight.h"
 
 namespace halftone::parallel {
@@ -94,8 +95,12 @@ void DataParallel::assign_slots(const nn::StorageOptions& storage) {
       weights = std::max(weights, gathered), gradients = std::max(gradients, all);
     }
     const at::TensorOptions where = at::TensorOptions().device(options_.device);
-    slot->weights = at::zeros({weights}, where.dtype(storage.compute));
+    {
+      const Owner owner("gathered weights");
+      slot->weights = at::zeros({weights}, where.dtype(storage.compute));
+    }
     if (!storage.trainable) continue;
+    const Owner owner("gradients before they are shared out");
     slot->gradients = at::zeros({gradients}, where.dtype(at::kFloat));
     if (options_.reduce != at::kFloat) slot->rounded = at::zeros({gradients}, where.dtype(options_.reduce));
   }
@@ -228,6 +233,7 @@ void DataParallel::reduce(Group& group) {
   if (group.reduced || options_.reduce != at::kFloat) {
     // One buffer for all: the host runs far ahead of the device and would allocate one per block.
     if (!group.slot->part.defined()) {
+      const Owner owner("gradients before they are shared out");
       group.slot->part = at::empty({group.slot->gradients.numel() / group.domain->shards().count}, to[0].options().dtype(options_.reduce));
     }
     part = group.slot->part;

@@ -82,9 +82,14 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
     e.sent.rows = rows + (spare ? 1 : 0);
     if (goes.defined()) slot = at::where(goes, slot, rows);
     const at::Tensor came = row_to_each(counts, ranks);
-    const at::Tensor sums = at::stack({counts.sum(1), came.sum(1)}).to(at::kCPU);
-    const auto* n = sums.const_data_ptr<int64_t>();
-    e.sent_rows.assign(n, n + size), e.received_rows.assign(n + size, n + 2 * size);
+    if (counts.is_meta()) {  // of a dry run: even shares
+      e.sent_rows = e.received_rows = std::vector<int64_t>(static_cast<size_t>(size), rows / size);
+      e.sent_rows.back() += rows % size, e.received_rows.back() += rows % size;
+    } else {
+      const at::Tensor sums = at::stack({counts.sum(1), came.sum(1)}).to(at::kCPU);
+      const auto* n = sums.const_data_ptr<int64_t>();
+      e.sent_rows.assign(n, n + size), e.received_rows.assign(n + size, n + 2 * size);
+    }
     const int64_t total = sum(e.received_rows);
     // The GEMMs get one row of zeros rather than an empty matrix.
     local = total == 0 ? at::zeros({1}, ints)

@@ -14,6 +14,7 @@
 #include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/host_memory.h"
 #include "halftone/ops/range.h"
 #include "halftone/train/recompute.h"
@@ -86,12 +87,13 @@ Engine::Engine(const JobConfig& config, const Options& options)
     storage.wanted = [this](const nn::Parameter& p) { return pipeline()->has(p); };
     blocks = pipeline()->blocks();
   }
-  model.set_recompute(recompute_plan(model, config, options.device, blocks));
+  const Hardware hardware = hardware_of(options.device);
+  model.set_recompute(recompute_plan(model, config, hardware, blocks));
   // On a GPU the allocation fails with a message; on a CPU the system would kill the process without one.
   const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
   if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
-  host_states_ = options.trainable && keeps_states_on_host(config.training);
-  if (host_states_ && !options.device.is_cpu()) require_host_memory(moments, available_memory());
+  host_states_ = options.trainable && keeps_states_on_host(config.training) && !is_cpu(hardware);
+  if (host_states_ && options.device.is_cuda()) require_host_memory(moments, available_memory());
   store_.materialize(model, storage);
   if (data_parallel() != nullptr) data_parallel()->attach(model, store_, storage);
   if (options.trainable && !options.device.is_cpu()) {
@@ -100,7 +102,10 @@ Engine::Engine(const JobConfig& config, const Options& options)
     // Disables graphs with data parallelism: the watchdog cannot see captured collectives.
     graph_ = std::make_unique<StepGraph>(options.device, !config.training.disable_cuda_graphs && data_parallel() == nullptr, of_block);
   }
-  model.prepare(options.device, options.positions);
+  {
+    const Owner owner("batch and rotary tables");
+    model.prepare(options.device, options.positions);
+  }
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
     deosc_ = std::make_unique<nn::Deoscillator>(model);
@@ -113,10 +118,11 @@ Engine::Engine(const JobConfig& config, const Options& options)
   const at::TensorOptions numbers = at::TensorOptions().dtype(at::kDouble);
   outcome_ = at::zeros({kNumbers}, numbers.device(options.device));
   const int64_t ranks = data_parallel() != nullptr ? data_parallel()->ranks() : 0;
-  seen_ = at::empty({kNumbers + ranks}, numbers.pinned_memory(!options.device.is_cpu()));
+  seen_ = at::empty({kNumbers + ranks}, numbers.pinned_memory(options.device.is_cuda()));
+  if (options.device.is_meta()) new (seen_.mutable_data_ptr()) StepOutcome();  // of a dry run
   if (options.device.is_cpu()) return;
   device_step_ = at::zeros({1}, numbers.device(options.device).dtype(at::kInt));
-  arrived_ = std::make_unique<c10::Event>(options.device.type());
+  if (options.device.is_cuda()) arrived_ = std::make_unique<c10::Event>(options.device.type());
 }
 
 void Engine::set_step(int64_t step) {
@@ -160,6 +166,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
+    const Owner owner("optimizer states");
     const at::ScalarType type = config.bfloat16_states() ? at::kBFloat16 : at::kFloat;
     const int64_t count = unit.flat.grad.numel();
     for (size_t k = 0; k < states_.size(); ++k) {
@@ -272,8 +279,8 @@ void Engine::update(double lr_factor, double loss_limit) {
     if (data_parallel() != nullptr) add_up = [this](at::Tensor& sums) { data_parallel()->add_up(sums, own_labels_); };
     judge_step(gradients, {valid_labels_, loss_limit, max_norm_}, outcome, add_up);
   }
-  seen_.narrow(0, 0, outcome_.numel()).copy_(outcome_, true);
-  if (data_parallel() != nullptr) seen_.narrow(0, outcome_.numel(), data_parallel()->ranks()).copy_(data_parallel()->rank_losses(), true);
+  copy_to_host(outcome_, seen_.narrow(0, 0, outcome_.numel()));
+  if (data_parallel() != nullptr) copy_to_host(data_parallel()->rank_losses(), seen_.narrow(0, outcome_.numel(), data_parallel()->ranks()));
   std::function<void(at::Tensor&)> add_loads;
   if (data_parallel() != nullptr) add_loads = [this](at::Tensor& loads) { data_parallel()->sum(loads); };
   std::function<void(at::Tensor&)> add_stages;

@@ -11,7 +11,9 @@
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
+#include "halftone/parallel/stages.h"
 #include "halftone/train/console.h"
+#include "halftone/train/dry_run.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/flops.h"
 #include "halftone/train/silence.h"
@@ -40,30 +42,61 @@ double communicators(const RankPart& part) {
   return open(part.fsdp, 2) + open(part.replicas, 1) + open(part.tp, 1) + open(part.cp, 1) + open(part.pp, 4) + experts + open(world, 1);
 }
 
-Estimate estimated(const StepShape& shape) {
-  const JobConfig& config = shape.config;
-  const EstimateDevice& device = shape.device;
+}  // namespace
+
+// The largest of a dry run's ranges of each kind.
+std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& t, const RankPart& part) {
+  const char* gathered = part.reshard ? "gathered weights: two blocks, embedding or head" : "gathered weights of all units";
+  std::vector<Phase> phases;
+  const auto add = [&](std::initializer_list<std::string_view> kinds) {
+    const DryRun::Peak* most = nullptr;
+    for (const DryRun::Peak& p : step.peaks) {
+      const bool is = std::ranges::any_of(kinds, [&](std::string_view kind) { return p.range.ends_with(kind); });
+      if (is && (most == nullptr || p.bytes > most->bytes)) most = &p;
+    }
+    if (most == nullptr) return;
+    Phase& phase = phases.emplace_back(most->range);
+    for (const auto& [owner, bytes] : most->owners) {
+      const std::string name = owner == "weights"            ? fmt::format("weights in {}", t.dtype)
+                               : owner == "weights' copy"    ? "weights' copy in " + t.mixed_precision_param
+                               : owner == "gathered weights" ? gathered
+                                                             : std::string(owner);
+      if (bytes > 0) phase.shares.push_back({name, static_cast<double>(bytes)});
+    }
+  };
+  add({"forward"}), add({"head"}), add({"backward"}), add({"weight gradients", "model"}), add({"optimizer", "gradient norm"});
+  return phases;
+}
+
+namespace {
+
+Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, const RankPart& part) {
   Estimate e;
+  const DryStep step = dry_step(config, vocab_size, device.hardware, world, part.rank);
   e.memory_bytes = device.memory_gib * kGiB;
-  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + communicators(shape.part) * kCommunicator;
-  e.tokens = shape.tokens * shape.micro_batches * shape.part.batch * shape.part.cp;
-  e.phases = memory_phases(shape);
-  e.host_memory_bytes = device.host_gib * kGiB;
-  if (!shape.host_states) return e;
-  double elements = 0;
-  shape.for_each_parameter([&](const nn::Parameter& p) { elements += p.buffer ? 0 : shape.held(p); });
-  e.host_bytes = elements * static_cast<double>(moment_bytes(config.optimizer));
+  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + communicators(part) * kCommunicator;
+  const TrainingConfig& t = config.training;
+  const int64_t rows = part.pp > 1 ? config.parallelism.pipeline_parallel_microbatch_size : t.local_batch_size, tokens = rows * t.seq_len;
+  e.tokens = tokens * parallel::microbatches_of_step(config.parallelism, t, part.batch) * part.batch;
+  e.phases = phases_of(step, t, part);
+  for (const DryRun::Peak& p : step.peaks) {
+    // Not the last block of several, whose branch the head's norm adds.
+    const bool last =
+        &p + 1 != step.peaks.data() + step.peaks.size() && (&p + 1)->range == "head" && (&p - 1)->range.starts_with("layers.");
+    if (!last && p.range.starts_with("layers.") && p.range.ends_with(" forward"))
+      e.block_bytes = std::max(e.block_bytes, static_cast<double>(p.added * part.cp) / static_cast<double>(tokens));
+  }
+  e.host_memory_bytes = device.host_gib * kGiB, e.host_bytes = static_cast<double>(step.host_bytes);
   return e;
 }
 
 // For the rank that needs most.
-Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevice& device, int64_t world) {
-  if (world == 1) return estimated(StepShape(model, config, device));
-  const StepMesh mesh(config, world, model.blocks());
+Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, int64_t layers) {
+  if (world == 1) return estimated(config, vocab_size, device, 1, RankPart());
   std::optional<Estimate> most;
-  for (const RankPart& part : mesh.parts) {
+  for (const RankPart& part : StepMesh(config, world, layers).parts) {
     if (!part.has_blocks()) continue;  // a rank with only the embedding or head
-    Estimate e = estimated(StepShape(model, config, device, part));
+    Estimate e = estimated(config, vocab_size, device, world, part);
     e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, number {} of {} in the pipeline", part.rank, part.stage_rank, part.pp);
     if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
   }
@@ -96,14 +129,15 @@ void add_times(Estimate& e, nn::Model& model, const JobConfig& config, const Est
 }
 
 // Settings that need less memory for the same model, GPU and batch per step (training.global_batch_size holds the latter).
-std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const EstimateDevice& device, double peak, int64_t world) {
+std::vector<Saving> savings(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, double peak, int64_t world,
+                            int64_t layers) {
   std::vector<Saving> all;
   const auto with = [&](const std::string& setting, auto&& set) {
     JobConfig other = config;
     set(other);
     Estimate e;
     try {
-      e = estimated(model, other, device, world);
+      e = estimated(other, vocab_size, device, world, layers);
     } catch (const Error&) {  // a schedule file has so many micro-batches
       return;
     }
@@ -254,7 +288,10 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return (b.attention || b.latent) && (b.feed_forward || b.moe); });
   check(head != nullptr && whole && !blocks.empty(), "estimate: {} has blocks of other parts than attention and feed-forward",
         config.model.name);
-  recompute = recompute_plan(config.activation_checkpoint, recompute_costs(*this));
+  std::vector<int64_t> own;
+  for (const Block& b : blocks) own.push_back(b.index);
+  const nn::RecomputePlan plan = recompute_plan(m, config, device.hardware, own);
+  for (const int64_t i : own) recompute.push_back(plan[static_cast<size_t>(i)]);
 }
 
 double Phase::bytes() const {
@@ -287,7 +324,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
     cut_model(model, first);
     plan = plan_lines(model, mesh);
   }
-  Estimate e = estimated(model, config, device, world);
+  Estimate e = estimated(config, vocab_size, device, world, model.blocks());
   e.plan = std::move(plan), e.world = world;
   e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
   const StepShape shape(model, config, device, first);
@@ -295,16 +332,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
   if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
     e.remarks.emplace_back("at this size kernel launches, which are not counted, take longer than the kernels");
-  for (const StepShape::Block& b : shape.blocks) {
-    const auto sum = [](const std::vector<SavedTensor>& tensors) {
-      double bytes = 0;
-      for (const SavedTensor& t : tensors) bytes += t.bytes;
-      return bytes;
-    };
-    std::vector<SavedTensor> saved = saved_tensors(shape, b);
-    if (e.saved.empty() || sum(saved) > sum(e.saved)) e.saved = std::move(saved);
-  }
-  e.savings = savings(model, config, device, e.peak().bytes(), world);
+  e.savings = savings(config, vocab_size, device, e.peak().bytes(), world, model.blocks());
   e.what = fmt::format("{} {}, {} layers, {} parameters, {} rows of {} tokens, recomputation {}, on {} with {:.1f} GiB", config.model.name,
                        config.model.flavor, size.layers, thousands(static_cast<double>(size.parameters)), config.training.local_batch_size,
                        thousands(static_cast<double>(config.training.seq_len)),
@@ -362,13 +390,7 @@ std::string estimate_text(const Estimate& e) {
   if (!e.plan.empty()) text += "\n";
   text += memory_text(e) + "\npeak per phase, GiB:\n";
   for (const Phase& p : e.phases) text += fmt::format("  {:<64} {:>8}\n", p.name, in_gib(p.bytes()));
-  text += "\nkept per block for backward, bytes per token:\n";
-  double sum = 0;
-  for (const SavedTensor& t : e.saved) {
-    sum += t.bytes;
-    text += fmt::format("  {:<64} {:>8}\n", fmt::format("{}: {}", t.op, t.tensor), thousands(t.bytes));
-  }
-  text += fmt::format("  {:<64} {:>8}\n", "a block", thousands(sum));
+  text += fmt::format("\nkept by a block for backward, bytes per token: {}\n", thousands(e.block_bytes));
   if (!e.savings.empty()) text += "\nsettings that lower the peak, by GiB:\n";
   for (const Saving& s : e.savings) text += fmt::format("  {:<64} {:>8}\n", s.setting, in_gib(s.bytes));
   if (!e.traffic.empty()) text += traffic_text(e);
@@ -385,10 +407,9 @@ std::string estimate_text(const Estimate& e) {
 }
 
 nlohmann::ordered_json estimate_json(const Estimate& e) {
-  nlohmann::ordered_json phases, owners, saved, work, savings;
-  for (const Phase& p : e.phases) phases[std::string(p.name)] = p.bytes() / kGiB;
+  nlohmann::ordered_json phases, owners, work, savings;
+  for (const Phase& p : e.phases) phases[p.name] = p.bytes() / kGiB;
   for (const MemoryShare& s : e.peak().shares) owners[s.owner] = s.bytes / kGiB;
-  for (const SavedTensor& t : e.saved) saved[fmt::format("{}: {}", t.op, t.tensor)] = t.bytes;
   for (const WorkTime& w : e.work) work[std::string(w.work)] = w.ms;
   for (const Saving& s : e.savings) savings[s.setting] = s.bytes / kGiB;
   nlohmann::ordered_json out = {{"what", e.what},
@@ -399,7 +420,7 @@ nlohmann::ordered_json estimate_json(const Estimate& e) {
                                 {"fits", e.fits()},
                                 {"memory_gib", owners},
                                 {"phases_gib", phases},
-                                {"block_bytes_per_token", saved},
+                                {"block_bytes_per_token", e.block_bytes},
                                 {"savings_gib", savings}};
   if (e.host_bytes > 0) out["host_memory_gib"] = e.host_bytes / kGiB;
   if (e.world > 1) {

@@ -15,9 +15,11 @@
 #include "halftone/train/estimate_mesh.h"
 #include "halftone/train/recompute.h"
 
-// Predicts memory and time of a training step from the configuration and the model's shapes alone: allocates no tensor and needs no GPU.
+// Predicts memory and time of a training step without a GPU and its memory: a dry run of the engine (train/dry_run.h).
 // docs/memory.md explains the terms.
 namespace halftone {
+
+struct DryStep;
 
 // Measured rates of one kind of GPU, in bytes per second: memory read and written by one kernel, and memory read.
 struct GpuRates {
@@ -42,14 +44,9 @@ struct MemoryShare {
   double bytes;
 };
 struct Phase {
-  std::string_view name;
+  std::string name;
   std::vector<MemoryShare> shares;
   double bytes() const;
-};
-// One tensor that a block keeps for backward: bytes per token.
-struct SavedTensor {
-  std::string_view op, tensor;
-  double bytes;
 };
 struct WorkTime {
   std::string_view work;
@@ -65,7 +62,7 @@ struct Estimate {
   std::string what;  // model, batch and device in one line
   double memory_bytes = 0;
   std::vector<Phase> phases;         // in the order of a step
-  std::vector<SavedTensor> saved;    // in the largest block, without recomputation
+  double block_bytes = 0;            // per token, that a block keeps for backward: the largest
   std::vector<Saving> savings;       // those that help, the largest first
   std::vector<WorkTime> work;        // empty: not estimated
   std::vector<std::string> remarks;  // limits of the prediction
@@ -99,7 +96,7 @@ nlohmann::ordered_json estimate_json(const Estimate& e);
 // Message for running out of memory; `said`: the allocator's message; when: "in step 3".
 std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
 
-// Input of the parts (estimate_memory.cpp, estimate_time.cpp, estimate_traffic.cpp): the model on this rank, split for tensor and expert
+// Input of the parts (estimate_time.cpp, estimate_traffic.cpp): the model on this rank, split for tensor and expert
 // parallelism, limited to the stages of `part`.
 struct StepShape {
   // Gate, up and down: of a feed-forward, or of all experts together.
@@ -158,9 +155,8 @@ struct StepShape {
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
   bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
 };
-std::vector<Phase> memory_phases(const StepShape& shape);
-std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);
-std::vector<RecomputeCost> recompute_costs(const StepShape& shape);
+// The largest of a dry run's ranges of each kind (train/dry_run.h).
+std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& training, const RankPart& part);
 std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
 // Communication between ranks. `work`: the result of work_times(), to which exposed communication time is added.
 std::vector<Traffic> step_traffic(const StepShape& shape, const parallel::Mesh& mesh, std::vector<WorkTime>& work);

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "halftone/ops/device.h"
+
 namespace halftone {
 
 ExpertLoads::ExpertLoads(nn::Module& model, at::Device device, bool force_balance) {
@@ -21,7 +23,7 @@ ExpertLoads::ExpertLoads(nn::Module& model, at::Device device, bool force_balanc
   if (layers_.empty()) return;
   const int64_t experts = layers_.front()->shape().routing.experts;
   seen_ = at::zeros({static_cast<int64_t>(layers_.size()), experts + 4},
-                    at::TensorOptions().dtype(at::kDouble).pinned_memory(!device.is_cpu()));
+                    at::TensorOptions().dtype(at::kDouble).pinned_memory(device.is_cuda()));
 }
 
 void ExpertLoads::settle(const at::Tensor& updated, const std::function<void(at::Tensor&)>& add_up,
@@ -40,7 +42,7 @@ void ExpertLoads::settle(const at::Tensor& updated, const std::function<void(at:
   }
   at::Tensor largest = at::stack(biases);
   if (add_stages) add_stages(largest);
-  seen_.copy_(at::cat({sums, largest.unsqueeze(1)}, 1), true);
+  copy_to_host(at::cat({sums, largest.unsqueeze(1)}, 1), seen_);
 }
 
 void ExpertLoads::forget() {

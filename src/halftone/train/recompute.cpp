@@ -5,7 +5,7 @@
 
 #include "halftone/base/log.h"
 #include "halftone/ops/hardware.h"
-#include "halftone/train/estimate.h"
+#include "halftone/train/dry_run.h"
 
 namespace halftone {
 namespace {
@@ -53,13 +53,32 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config, const
   return plan;
 }
 
-nn::RecomputePlan recompute_plan(nn::Model& model, const JobConfig& config, c10::Device device, const std::vector<int64_t>& own) {
+std::vector<RecomputeCost> recompute_costs(JobConfig config, int64_t layers, Hardware hardware) {
+  // One micro-batch in one process: other ranks' shares change all modes alike.
+  config.parallelism = {}, config.training.global_batch_size = -1, config.training.offload.clear();
+  std::vector<RecomputeCost> costs(static_cast<size_t>(layers));
+  const double tokens = static_cast<double>(config.training.local_batch_size * config.training.seq_len);
+  const auto per_token = [&](double all) { return all / tokens; };
+  for (const Recompute mode : {Recompute::none, Recompute::op, Recompute::full}) {
+    config.activation_checkpoint.mode = mode == Recompute::none ? "none" : mode == Recompute::op ? "selective" : "full";
+    config.activation_checkpoint.selective_ac_option = "op";
+    const DryStep step = dry_step(config, 0, hardware);
+    for (int64_t i = 0; i < layers; ++i) {
+      RecomputeCost& c = costs[static_cast<size_t>(i)];
+      const auto m = static_cast<size_t>(mode);
+      c.bytes[m] = per_token(static_cast<double>(step.range(fmt::format("layers.{} forward", i))->added));
+      c.work[m] = per_token(step.range(fmt::format("layers.{} backward", i))->flops / 2);
+      if (mode != Recompute::none) c.work[m] -= c.work[0];
+    }
+  }
+  for (RecomputeCost& c : costs) c.work[0] = 0;
+  return costs;
+}
+
+nn::RecomputePlan recompute_plan(nn::Model& model, const JobConfig& config, Hardware hardware, const std::vector<int64_t>& own) {
   const ActivationCheckpointConfig& c = config.activation_checkpoint;
   std::vector<RecomputeCost> costs(static_cast<size_t>(model.blocks()));
-  if (c.mode == "memory_budget") {
-    const EstimateDevice of = estimate_device("", hardware_of(device), 0);
-    costs = recompute_costs(StepShape(model, config, of));
-  }
+  if (c.mode == "memory_budget") costs = recompute_costs(config, model.blocks(), hardware);
   nn::RecomputePlan plan(costs.size(), Recompute::none);
   std::vector<int64_t> blocks = own;
   if (own.empty()) blocks.resize(plan.size()), std::iota(blocks.begin(), blocks.end(), 0);

@@ -20,7 +20,7 @@ class StepGraph {
   // Forward and backward of these micro-batches; gradients of the loss are multiplied by the factor, fp64 on the device.
   using Passes = std::function<void(std::span<const MicroBatch>, const at::Tensor& factor)>;
   StepGraph(c10::Device device, bool wanted, int64_t block_parameters)
-      : device_(device), wanted_(wanted && !device.is_cpu()), block_parameters_(block_parameters) {}
+      : device_(device), wanted_(wanted && device.is_cuda()), block_parameters_(block_parameters) {}
   // Whether the graph ran; otherwise the caller does it. If not, it leaves no effect except stale gradients.
   bool run(std::span<const MicroBatch> batches, double factor, const Passes& passes);
   bool exists() const { return graph_ != nullptr; }

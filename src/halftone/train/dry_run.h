@@ -1,0 +1,101 @@
+#pragma once
+#include <c10/core/Allocator.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/config/job_config.h"
+#include "halftone/ops/hardware.h"
+
+namespace halftone {
+
+// What a step allocates, launches and sends, noted while the engine runs on meta tensors: no memory is allocated and no kernel launched.
+// Of the thread that runs the engine; tensors made meanwhile must not outlive it. Nests.
+class DryRun final : public c10::Allocator {
+ public:
+  explicit DryRun(Hardware hardware);
+  ~DryRun() override;
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
+
+  // Bytes by owner: the name of the innermost Owner (ops/range.h) at the allocation. Without one, activations: those allocated in a range
+  // that has ended are kept for backward.
+  using Owners = std::map<std::string, int64_t>;
+  // A range of the engine (a unit's pass, the head, the optimizer): the moment with the most memory.
+  struct Peak {
+    std::string range;
+    int64_t bytes = 0;
+    Owners owners;
+    int64_t added = 0;  // activations, from the beginning of its last run to that of the next range
+    double flops = 0;   // of products and attention
+  };
+  std::vector<Peak> peaks;  // by range, in the order of the first step
+  struct Kernel {
+    int64_t calls = 0;
+    double bytes = 0;  // read and written
+  };
+  std::map<std::string_view, Kernel> kernels;
+  struct Product {
+    double m, n, k;
+    int a, b;  // gemm::Numbers
+  };
+  std::vector<Product> products;
+  // FLOPs of attention's products, all scores counted; causal: half of them are computed.
+  struct Attention {
+    double forward = 0, backward = 0;
+  } attention;
+  int64_t live = 0, host = 0;  // bytes, now: of the device, and of pinned host memory
+  void worked(double flops) { peaks[peak_].flops += flops; }
+  // Discards what was noted; memory stays.
+  void restart();
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void*, const void*, size_t) const override {}
+
+ private:
+  struct Block;
+  struct Scopes;
+  static void free(void* block);
+  void moved(int owner, int64_t range, int64_t bytes);
+
+  DryRun* outer_;
+  std::unique_ptr<SimulatedDevice> device_;
+  c10::Allocator* before_;
+  uint64_t callback_ = 0;
+  // The innermost range and owner; 0: activations.
+  int64_t range_ = 0, ranges_ = 0;
+  std::string range_name_ = "model";
+  int owner_ = 0;
+  size_t peak_ = 0;
+  size_t latest_ = 0;  // range that began last
+  int64_t began_ = 0;  // activations then
+  std::vector<std::string> owners_ = {"activations"};
+  std::vector<int64_t> of_owners_ = {0};
+  int64_t in_range_ = 0;  // of activations: allocated in the current range
+  uintptr_t next_ = 1 << 20;
+};
+
+// What the second of two steps notes: memory by range, and messages of this rank by communicator and operation.
+struct DryStep {
+  std::vector<DryRun::Peak> peaks;
+  struct Message {
+    std::string communicator, operation;
+    int64_t calls = 0;
+    double bytes = 0;  // of all ranks' parts
+  };
+  std::vector<Message> messages;
+  int64_t host_bytes = 0;                                  // optimizer states in host memory
+  const DryRun::Peak* range(std::string_view name) const;  // null: none
+  const DryRun::Peak& peak() const;
+};
+// Runs the engine of a rank. Errors as at a run's start.
+DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world = 1, int64_t rank = 0);
+
+// Of attention kernels, for the dry run in progress (train/dry_run_ops.cpp).
+void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, bool causal, bool forward);
+
+}  // namespace halftone
