@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/expert_products.h"
+#include "halftone/ops/hardware.h"
 
 namespace halftone {
 
@@ -102,6 +103,11 @@ class Loop {
     }
   }
   void find_runs() {
+    if (rows_.source.is_meta()) {  // a dry run: even shares
+      const int64_t each = rows_.rows / rows_.experts;
+      for (int64_t e = 0; e < rows_.experts; ++e) runs_.push_back({static_cast<size_t>(e), e * each, each});
+      return;
+    }
     const RowGroups g = rows_.groups();
     const bool apart = rows_.documents.defined() && !layer_.recipe.quantized();
     const int32_t *source = rows_.source.const_data_ptr<int32_t>(), *start = apart ? rows_.documents.const_data_ptr<int32_t>() : nullptr;
@@ -142,7 +148,7 @@ GroupedCall grouped_linear_call(const BufferRows& in, FusedLinears& layer, const
         experts, fmt::join(x.sizes(), " x "), rows.experts);
   LinearOptions options = asked;
   options.step.first_row *= kDrawsPerToken;  // rows of a buffer are indexed for random draws after those of the preceding micro-batches
-  if (!x.is_cpu()) return expert_products(in, layer, rows, options);
+  if (!is_cpu(process_hardware(x.device().type()))) return expert_products(in, layer, rows, options);
   const auto loop = std::make_shared<Loop>(layer, rows);
   GroupedCall result{loop->forward(row_major(in_buffer(in, rows)), options), {}, {}};
   if (!options.keep) return result;

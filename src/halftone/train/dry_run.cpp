@@ -76,6 +76,7 @@ struct DryRun::Block {
   DryRun* run;
   int64_t bytes, range;
   int owner;
+  size_t peak;
 };
 
 // The enclosing range and owner, of which one returns when a range ends.
@@ -95,12 +96,13 @@ struct DryRun::Scopes : at::ObserverContext {
       if (at == std::ssize(d.owners_)) d.owners_.emplace_back(owner), d.of_owners_.push_back(0);
       d.owner_ = static_cast<int>(at);
     } else if (name.find(" on ") == std::string_view::npos && d.owner_ == 0 && d.range_ == 0) {
-      d.peaks[d.latest_].added = d.of_owners_[0] - std::exchange(d.began_, d.of_owners_[0]);
       d.range_ = ++d.ranges_, d.range_name_ = name, d.in_range_ = 0;
       const auto at = std::find_if(d.peaks.begin(), d.peaks.end(), [&](const Peak& p) { return p.range == name; });
       d.peak_ = static_cast<size_t>(at - d.peaks.begin());
       if (at == d.peaks.end()) d.peaks.push_back({std::string(name), 0, {}});
-      d.latest_ = d.peak_;
+      if (name.ends_with(" backward"))
+        for (Peak& p : d.peaks) p.kept = std::max(p.kept, p.alive);
+      d.peaks[d.peak_].run = d.range_, d.peaks[d.peak_].alive = 0;
       d.moved(0, 0, 0);
     }
     return outer;
@@ -129,12 +131,12 @@ DryRun::~DryRun() {
   running = outer_;
 }
 
-void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = latest_ = 0, kernels.clear(), products.clear(); }
+void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = 0, kernels.clear(), products.clear(); }
 
 c10::DataPtr DryRun::allocate(size_t size) {
   const auto bytes = static_cast<int64_t>(size);
-  auto* block = new Block{this, bytes, range_, owner_};
-  moved(owner_, range_, bytes);
+  auto* block = new Block{this, bytes, range_, owner_, peak_};
+  moved(owner_, range_, bytes), count(*block, bytes);
   // An address that nothing reads: kernels tell wanted outputs by it.
   return {reinterpret_cast<void*>(std::exchange(next_, next_ + (size / kAlignment + 1) * kAlignment)), block, &DryRun::free,
           c10::Device(c10::kMeta)};
@@ -144,7 +146,11 @@ c10::DeleterFnPtr DryRun::raw_deleter() const { return nullptr; }
 
 void DryRun::free(void* memory) {
   const std::unique_ptr<Block> block(static_cast<Block*>(memory));
-  block->run->moved(block->owner, block->range, -block->bytes);
+  block->run->moved(block->owner, block->range, -block->bytes), block->run->count(*block, -block->bytes);
+}
+
+void DryRun::count(const Block& block, int64_t bytes) {
+  if (block.owner == 0 && block.peak < peaks.size() && peaks[block.peak].run == block.range) peaks[block.peak].alive += bytes;
 }
 
 void DryRun::moved(int owner, int64_t range, int64_t bytes) {

@@ -29,8 +29,9 @@ class DryRun final : public c10::Allocator {
     std::string range;
     int64_t bytes = 0;
     Owners owners;
-    int64_t added = 0;  // activations, from the beginning of its last run to that of the next range
-    double flops = 0;   // of products and attention
+    int64_t kept = 0;             // activations that a run of it leaves to the backward pass
+    double flops = 0;             // of products and attention
+    int64_t run = -1, alive = 0;  // the last run, and activations of it that exist
   };
   std::vector<Peak> peaks;  // by range, in the order of the first step
   struct Kernel {
@@ -61,6 +62,7 @@ class DryRun final : public c10::Allocator {
   struct Scopes;
   static void free(void* block);
   void moved(int owner, int64_t range, int64_t bytes);
+  void count(const Block& block, int64_t bytes);
 
   DryRun* outer_;
   std::unique_ptr<SimulatedDevice> device_;
@@ -71,8 +73,6 @@ class DryRun final : public c10::Allocator {
   std::string range_name_ = "model";
   int owner_ = 0;
   size_t peak_ = 0;
-  size_t latest_ = 0;  // range that began last
-  int64_t began_ = 0;  // activations then
   std::vector<std::string> owners_ = {"activations"};
   std::vector<int64_t> of_owners_ = {0};
   int64_t in_range_ = 0;  // of activations: allocated in the current range

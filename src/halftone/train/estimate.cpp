@@ -80,11 +80,8 @@ Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDe
   e.tokens = tokens * parallel::microbatches_of_step(config.parallelism, t, part.batch) * part.batch;
   e.phases = phases_of(step, t, part);
   for (const DryRun::Peak& p : step.peaks) {
-    // Not the last block of several, whose branch the head's norm adds.
-    const bool last =
-        &p + 1 != step.peaks.data() + step.peaks.size() && (&p + 1)->range == "head" && (&p - 1)->range.starts_with("layers.");
-    if (!last && p.range.starts_with("layers.") && p.range.ends_with(" forward"))
-      e.block_bytes = std::max(e.block_bytes, static_cast<double>(p.added * part.cp) / static_cast<double>(tokens));
+    if (p.range.starts_with("layers.") && p.range.ends_with(" forward"))
+      e.block_bytes = std::max(e.block_bytes, static_cast<double>(p.kept * part.cp) / static_cast<double>(tokens));
   }
   e.host_memory_bytes = device.host_gib * kGiB, e.host_bytes = static_cast<double>(step.host_bytes);
   return e;

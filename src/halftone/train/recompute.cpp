@@ -58,20 +58,27 @@ std::vector<RecomputeCost> recompute_costs(JobConfig config, int64_t layers, Har
   config.parallelism = {}, config.training.global_batch_size = -1, config.training.offload.clear();
   std::vector<RecomputeCost> costs(static_cast<size_t>(layers));
   const double tokens = static_cast<double>(config.training.local_batch_size * config.training.seq_len);
-  const auto per_token = [&](double all) { return all / tokens; };
-  for (const Recompute mode : {Recompute::none, Recompute::op, Recompute::full}) {
+  double embedded = 0;             // the output of the embedding
+  std::vector<double> outputs;     // of the blocks before the last, if the next one is recomputed, which keeps it as its input
+  for (const Recompute mode : {Recompute::full, Recompute::none, Recompute::op}) {
     config.activation_checkpoint.mode = mode == Recompute::none ? "none" : mode == Recompute::op ? "selective" : "full";
     config.activation_checkpoint.selective_ac_option = "op";
     const DryStep step = dry_step(config, 0, hardware);
+    const auto m = static_cast<size_t>(mode);
+    if (mode == Recompute::full) embedded = static_cast<double>(step.range("tok_embeddings forward")->kept) / tokens;
     for (int64_t i = 0; i < layers; ++i) {
       RecomputeCost& c = costs[static_cast<size_t>(i)];
-      const auto m = static_cast<size_t>(mode);
-      c.bytes[m] = per_token(static_cast<double>(step.range(fmt::format("layers.{} forward", i))->added));
-      c.work[m] = per_token(step.range(fmt::format("layers.{} backward", i))->flops / 2);
-      if (mode != Recompute::none) c.work[m] -= c.work[0];
+      const double kept = static_cast<double>(step.range(fmt::format("layers.{} forward", i))->kept) / tokens;
+      if (mode == Recompute::full) outputs.push_back(kept);
+      const double input = i == 0 ? embedded : outputs[static_cast<size_t>(i) - 1];
+      c.bytes[m] = mode == Recompute::none ? kept + (i == 0 ? embedded : 0) : kept - outputs[static_cast<size_t>(i)] + input;
+      c.work[m] = step.range(fmt::format("layers.{} backward", i))->flops / 2 / tokens;
     }
   }
-  for (RecomputeCost& c : costs) c.work[0] = 0;
+  for (RecomputeCost& c : costs) {
+    for (const Recompute mode : {Recompute::full, Recompute::op}) c.work[static_cast<size_t>(mode)] -= c.work[0];
+    c.work[0] = 0;
+  }
   return costs;
 }
 
