@@ -24,17 +24,25 @@ const char* note(const P*, void*) {
   return nullptr;
 }
 
+template <Work work, class P>
+const char* timed(const P* p, void*) {
+  if (running->rates != nullptr) running->spent(work, seconds(*p, *running->rates));
+  return nullptr;
+}
+template <Work work, class P>
+const char* timed_sum(const P* p, float*, void*) {
+  return timed<work>(p, nullptr);
+}
+
 const char* note_product(const gemm::Product* p, void*) {
   running->worked(2.0 * static_cast<double>(p->m) * static_cast<double>(p->n) * static_cast<double>(p->k));
-  running->products.push_back({static_cast<double>(p->m), static_cast<double>(p->n), static_cast<double>(p->k),
-                               static_cast<int>(p->a.numbers), static_cast<int>(p->b.numbers)});
-  return nullptr;
+  return timed<Work::products>(p, nullptr);
 }
 
 const cuda::Module& noting_module() {
   static const cuda::Module module = [] {
     cuda::Module m;
-    m.quantize_operand = [](const QuantizeOperand*, void*, size_t, void*) -> const char* { return nullptr; };
+    m.quantize_operand = [](const QuantizeOperand* q, void*, size_t, void*) { return timed<Work::quantisers>(q, nullptr); };
     m.quantize_workspace = [](const QuantizeOperand* q) {
       return static_cast<size_t>(8 * (q->rows + q->cols * std::max<int64_t>(1, q->groups.groups)));
     };
@@ -42,19 +50,24 @@ const cuda::Module& noting_module() {
     m.grouped_product = [](const gemm::GroupedProduct* p, void*) -> const char* {
       const double rows = static_cast<double>(p->rows);
       running->worked(2 * rows * static_cast<double>(p->ragged == gemm::Ragged::rows ? p->n * p->k : p->m * p->n));
-      return nullptr;
+      return timed<Work::products>(p, nullptr);
     };
     m.grouped_product_workspace = [](const gemm::GroupedProduct*) { return int64_t{1 << 20}; };
     m.recall_choices = [](const gemm::ProductChoice*, int64_t) {};
     m.made_choices = [](gemm::ProductChoice*, int64_t) { return int64_t{0}; };
     m.library_version = [] { return int64_t{0}; };
-    m.decode = note, m.dge_slopes = note, m.store_weight = note, m.optimizer_step = note, m.partial_squares = note, m.judge_step = note;
-    m.random_fill = note, m.rms_norm_forward = note, m.swiglu_forward = note, m.swiglu_backward = note, m.place_experts = note;
-    m.rms_norm_backward = [](const RmsNormBackward*, float*, void*) -> const char* { return nullptr; };
-    m.norm_rope_backward = [](const NormRopeBackward*, float*, void*) -> const char* { return nullptr; };
+    m.decode = note, m.dge_slopes = note, m.store_weight = note, m.judge_step = note, m.random_fill = note, m.place_experts = note;
+    m.optimizer_step = [](const OptimizerStep* p, void*) -> const char* {
+      if (running->rates != nullptr) running->spent(Work::optimizer, optimizer_seconds(*p, *running->rates, running->host > 0));
+      return nullptr;
+    };
+    m.partial_squares = timed<Work::norm>, m.rms_norm_forward = timed<Work::elementwise>, m.rms_norm_backward = timed_sum<Work::elementwise>;
+    m.swiglu_forward = timed<Work::elementwise>, m.swiglu_backward = timed<Work::elementwise>;
+    m.norm_rope_backward = timed_sum<Work::elementwise>;
     m.rms_norm_partial = m.norm_rope_partial = [](int64_t columns) { return columns * kParts; };
-    m.gather_rows = note, m.combine_rows = note, m.group_bias = note, m.group_sums = note, m.clamped_swiglu = note;
-    m.clamped_swiglu_backward = note, m.rope = note, m.norm_rope = note, m.cross_entropy = note;
+    m.gather_rows = timed<Work::elementwise>, m.combine_rows = timed<Work::elementwise>, m.group_bias = note, m.group_sums = note, m.clamped_swiglu = note;
+    m.clamped_swiglu_backward = note, m.rope = timed<Work::elementwise>, m.norm_rope = timed<Work::elementwise>;
+    m.cross_entropy = timed<Work::head>;
     m.capture_id = [](void*) { return uint64_t{0}; };
     m.lock_memory = [](void*, size_t) -> const char* { return nullptr; };
     m.unlock_memory = [](void*) {};
@@ -65,11 +78,13 @@ const cuda::Module& noting_module() {
 
 }  // namespace
 
-void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, bool causal, bool forward) {
-  const double scores = static_cast<double>(batch * heads * queries) * static_cast<double>(keys) / (causal ? 2 : 1);
-  const double flops = 2 * scores * static_cast<double>(forward ? d + v_dim : 3 * d + 2 * v_dim);
-  (forward ? running->attention.forward : running->attention.backward) += flops;
+void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, int64_t window, bool causal,
+                    bool forward, bool cudnn) {
+  const auto all = static_cast<double>(keys), seen = static_cast<double>(window);
+  const double of_query = window > 0 && window < keys ? seen - seen * seen / (2 * all) : all / (causal ? 2 : 1);
+  const double flops = 2 * static_cast<double>(batch * heads * queries) * of_query * static_cast<double>(forward ? d + v_dim : 3 * d + 2 * v_dim);
   running->worked(flops);
+  if (running->rates != nullptr) running->spent(Work::attention, attention_seconds(flops, cudnn, d, v_dim, forward));
 }
 
 struct DryRun::Block {
@@ -115,8 +130,9 @@ struct DryRun::Scopes : at::ObserverContext {
   }
 };
 
-DryRun::DryRun(Hardware hardware)
+DryRun::DryRun(Hardware hardware, const GpuRates* rates)
     : peaks{{"model", 0, {}}},
+      rates(rates),
       outer_(std::exchange(running, this)),
       device_(std::make_unique<SimulatedDevice>(hardware, noting_module())),
       before_(c10::GetAllocator(c10::kMeta)) {
@@ -131,7 +147,12 @@ DryRun::~DryRun() {
   running = outer_;
 }
 
-void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = 0, kernels.clear(), products.clear(); }
+void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = 0, seconds = {}; }
+
+void DryRun::spent(Work work, double time) {
+  if (work == Work::products && peaks[peak_].range == "head") work = Work::head;
+  seconds[static_cast<size_t>(work)] += time;
+}
 
 c10::DataPtr DryRun::allocate(size_t size) {
   const auto bytes = static_cast<int64_t>(size);

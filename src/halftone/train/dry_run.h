@@ -1,6 +1,7 @@
 #pragma once
 #include <c10/core/Allocator.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -8,15 +9,24 @@
 #include <vector>
 
 #include "halftone/config/job_config.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
 
 namespace halftone {
+
+struct GpuRates;
+
+// Kinds of work whose times are summed.
+enum class Work : size_t { products, attention, elementwise, quantisers, head, optimizer, norm };
+inline constexpr std::array<std::string_view, 7> kWorks = {"products",    "attention", "norm, activation, RoPE", "quantisers",
+                                                           "head + loss", "optimizer", "gradient norm"};
 
 // What a step allocates, launches and sends, noted while the engine runs on meta tensors: no memory is allocated and no kernel launched.
 // Of the thread that runs the engine; tensors made meanwhile must not outlive it. Nests.
 class DryRun final : public c10::Allocator {
  public:
-  explicit DryRun(Hardware hardware);
+  // rates: of the device, for times; null: none.
+  explicit DryRun(Hardware hardware, const GpuRates* rates = nullptr);
   ~DryRun() override;
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -34,20 +44,9 @@ class DryRun final : public c10::Allocator {
     int64_t run = -1, alive = 0;  // the last run, and activations of it that exist
   };
   std::vector<Peak> peaks;  // by range, in the order of the first step
-  struct Kernel {
-    int64_t calls = 0;
-    double bytes = 0;  // read and written
-  };
-  std::map<std::string_view, Kernel> kernels;
-  struct Product {
-    double m, n, k;
-    int a, b;  // gemm::Numbers
-  };
-  std::vector<Product> products;
-  // FLOPs of attention's products, all scores counted; causal: half of them are computed.
-  struct Attention {
-    double forward = 0, backward = 0;
-  } attention;
+  std::array<double, kWorks.size()> seconds{};  // by Work
+  const GpuRates* const rates;
+  void spent(Work work, double time);
   int64_t live = 0, host = 0;  // bytes, now: of the device, and of pinned host memory
   void worked(double flops) { peaks[peak_].flops += flops; }
   // Discards what was noted; memory stays.
@@ -82,6 +81,7 @@ class DryRun final : public c10::Allocator {
 // What the second of two steps notes: memory by range, and messages of this rank by communicator and operation.
 struct DryStep {
   std::vector<DryRun::Peak> peaks;
+  std::array<double, kWorks.size()> seconds{};
   struct Message {
     std::string communicator, operation;
     int64_t calls = 0;
@@ -93,9 +93,30 @@ struct DryStep {
   const DryRun::Peak& peak() const;
 };
 // Runs the engine of a rank. Errors as at a run's start.
-DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world = 1, int64_t rank = 0);
+DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world = 1, int64_t rank = 0,
+                 const GpuRates* rates = nullptr);
 
 // Of attention kernels, for the dry run in progress (train/dry_run_ops.cpp).
-void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, bool causal, bool forward);
+void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, int64_t window, bool causal,
+                    bool forward, bool cudnn);
+
+// Seconds of a kernel (train/estimate_time.cpp).
+double seconds(const gemm::Product& p, const GpuRates& gpu);
+double seconds(const gemm::GroupedProduct& p, const GpuRates& gpu);
+double seconds(const QuantizeOperand& p, const GpuRates& gpu);
+double seconds(const RmsNormForward& p, const GpuRates& gpu);
+double seconds(const RmsNormBackward& p, const GpuRates& gpu);
+double seconds(const SwigluForward& p, const GpuRates& gpu);
+double seconds(const SwigluBackward& p, const GpuRates& gpu);
+double seconds(const Rope& p, const GpuRates& gpu);
+double seconds(const NormRope& p, const GpuRates& gpu);
+double seconds(const NormRopeBackward& p, const GpuRates& gpu);
+double seconds(const GatherRows& p, const GpuRates& gpu);
+double seconds(const CombineRows& p, const GpuRates& gpu);
+double seconds(const CrossEntropy& p, const GpuRates& gpu);
+double seconds(const PartialSquares& p, const GpuRates& gpu);
+double optimizer_seconds(const OptimizerStep& p, const GpuRates& gpu, bool host_states);
+// flops: of the scores that are computed.
+double attention_seconds(double flops, bool cudnn, int64_t d, int64_t v_dim, bool forward);
 
 }  // namespace halftone

@@ -50,7 +50,7 @@ Tensor max(const Tensor& x) { return at::empty({}, x.options()); }
 using CudnnForward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 CudnnForward cudnn_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional&, bool, double, bool causal, bool,
                            std::optional<double>) {
-  note_attention(q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3), causal, true);
+  note_attention(q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3), 0, causal, true, true);
   const Tensor out = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
   const Tensor lse = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options().dtype(at::kFloat)), seed = nothing(q);
   return {out, lse, Tensor(), Tensor(), q.size(2), k.size(2), seed, seed, seed};
@@ -59,18 +59,20 @@ CudnnForward cudnn_forward(const Tensor& q, const Tensor& k, const Tensor& v, co
 std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
                                                   const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                                   c10::SymInt, c10::SymInt, double, bool causal, std::optional<double>) {
-  note_attention(q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3), causal, false);
+  note_attention(q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3), 0, causal, false, true);
   const auto turned = [](const Tensor& t) { return like(t.transpose(1, 2)).transpose(1, 2); };
   return {turned(q), turned(k), turned(v)};
 }
 
+int64_t window(const std::optional<c10::SymInt>& left) { return left ? left->expect_int() + 1 : 0; }
+
 // q, k, v [B, S, heads, d], or [T, heads, d] with offsets.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& offsets,
                                                                  const Optional&, c10::SymInt longest, c10::SymInt, double, bool causal,
-                                                                 bool, std::optional<double>, std::optional<c10::SymInt>,
+                                                                 bool, std::optional<double>, std::optional<c10::SymInt> left,
                                                                  std::optional<c10::SymInt>, const Optional&, const Optional&) {
   const int64_t heads = q.size(-2);
-  note_attention(q.dim() == 4 ? q.size(0) : 1, heads, q.size(-3), k.size(-3), q.size(-1), v.size(-1), causal, true);
+  note_attention(q.dim() == 4 ? q.size(0) : 1, heads, q.size(-3), k.size(-3), q.size(-1), v.size(-1), window(left), causal, true, false);
   const Tensor lse = offsets ? at::empty({heads, q.size(0)}, q.options().dtype(at::kFloat))
                              : at::empty({q.size(0), heads, q.size(1)}, q.options().dtype(at::kFloat));
   return {like(q), lse, nothing(q), nothing(q), nothing(q)};
@@ -79,8 +81,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(const Tensor& q
 std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
                                                   const Tensor&, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double,
                                                   bool causal, const Tensor&, const Tensor&, std::optional<double>,
-                                                  std::optional<c10::SymInt>, std::optional<c10::SymInt>) {
-  note_attention(q.dim() == 4 ? q.size(0) : 1, q.size(-2), q.size(-3), k.size(-3), q.size(-1), v.size(-1), causal, false);
+                                                  std::optional<c10::SymInt> left, std::optional<c10::SymInt>) {
+  note_attention(q.dim() == 4 ? q.size(0) : 1, q.size(-2), q.size(-3), k.size(-3), q.size(-1), v.size(-1), window(left), causal, false, false);
   return {like(q), like(k), like(v)};
 }
 

@@ -18,12 +18,12 @@ const DryRun::Peak* DryStep::range(std::string_view name) const {
 
 const DryRun::Peak& DryStep::peak() const { return *std::ranges::max_element(peaks, {}, &DryRun::Peak::bytes); }
 
-DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world, int64_t rank) {
+DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world, int64_t rank, const GpuRates* rates) {
   const Silence silence;  // the run itself logs it
   const ParallelismConfig& p = config.parallelism;
   const parallel::Mesh mesh(p, world);
   DryStep step;
-  DryRun dry(hardware);
+  DryRun dry(hardware, rates);
   comm::Watch watch(rank, world, [&](const comm::Operation& o) {
     auto m = std::ranges::find_if(step.messages, [&](const auto& m) { return m.communicator == o.group->name && m.operation == o.what; });
     if (m == step.messages.end()) m = step.messages.insert(m, {o.group->name, o.what});
@@ -56,7 +56,7 @@ DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware,
     }
     step.host_bytes = dry.host;
   }
-  step.peaks = dry.peaks;
+  step.peaks = dry.peaks, step.seconds = dry.seconds;
   return step;
 }
 

@@ -107,21 +107,20 @@ double sum_of(const std::vector<WorkTime>& work) {
 }
 
 // Time and traffic of the slowest rank: the others wait for it.
-void add_times(Estimate& e, nn::Model& model, const JobConfig& config, const EstimateDevice& device) {
-  if (e.world == 1) {
-    e.work = work_times(StepShape(model, config, device), e.remarks);
-    return;
-  }
+void add_times(Estimate& e, nn::Model& model, const JobConfig& config, int64_t vocab_size, const EstimateDevice& device) {
+  std::vector<std::string> remarks;
+  const bool timed = has_rates(model, config, device, remarks), host = e.host_bytes > 0;
   const StepMesh mesh(config, e.world, model.blocks());
   bool first = true;
   for (const RankPart& part : mesh.parts) {
     if (!part.has_blocks()) continue;
-    const StepShape shape(model, config, device, part);
-    std::vector<std::string> remarks;
-    std::vector<WorkTime> work = work_times(shape, remarks);
-    std::vector<Traffic> traffic = step_traffic(shape, mesh.mesh, work);
+    std::vector<WorkTime> work;
+    std::vector<std::string> told = remarks;
+    if (timed) work = work_times(dry_step(config, vocab_size, device.hardware, e.world, part.rank, device.rates), host, told);
+    std::vector<Traffic> traffic;
+    if (e.world > 1) traffic = step_traffic(StepShape(model, config, device, part), mesh.mesh, work);
     if (std::exchange(first, false) || sum_of(work) > sum_of(e.work))
-      e.work = std::move(work), e.traffic = std::move(traffic), e.remarks = std::move(remarks);
+      e.work = std::move(work), e.traffic = std::move(traffic), e.remarks = std::move(told);
   }
 }
 
@@ -325,7 +324,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   e.plan = std::move(plan), e.world = world;
   e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
   const StepShape shape(model, config, device, first);
-  add_times(e, model, config, device);
+  add_times(e, model, config, vocab_size, device);
   constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
   if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
     e.remarks.emplace_back("at this size kernel launches, which are not counted, take longer than the kernels");

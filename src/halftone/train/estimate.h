@@ -157,7 +157,9 @@ struct StepShape {
 };
 // The largest of a dry run's ranges of each kind (train/dry_run.h).
 std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& training, const RankPart& part);
-std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
+// Whether times are known for this model and device; otherwise the reason is a remark.
+bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& device, std::vector<std::string>& remarks);
+std::vector<WorkTime> work_times(const DryStep& step, bool host_states, std::vector<std::string>& remarks);
 // Communication between ranks. `work`: the result of work_times(), to which exposed communication time is added.
 std::vector<Traffic> step_traffic(const StepShape& shape, const parallel::Mesh& mesh, std::vector<WorkTime>& work);
 

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "halftone/ops/activation.h"
-#include "halftone/ops/product_plan.h"
-#include "halftone/train/engine.h"
+#include "halftone/train/dry_run.h"
 #include "halftone/train/estimate.h"
 
-// A roofline: FLOPs or bytes of each kind of work over a measured rate.
+// A roofline: FLOPs or bytes of each kernel over a measured rate.
 namespace halftone {
 namespace {
 
@@ -44,195 +42,152 @@ struct AttentionRate {
 };
 constexpr AttentionRate kCudnn128{450e12, 0.25}, kCudnn64{350e12, 0.26}, kFlash{310e12, 0.26};
 
+double bytes_of(DType type) { return type == DType::f32 ? 4 : type == DType::bf16 ? 2 : 1; }
+
 const RecipeTimes* times_of(std::string_view recipe) {
   const auto* found = std::find_if(std::begin(kRecipes), std::end(kRecipes), [&](const RecipeTimes& t) { return t.recipe == recipe; });
   return found == std::end(kRecipes) ? nullptr : found;
 }
 
-class Times {
- public:
-  Times(const StepShape& s, std::vector<std::string>& remarks)
-      : s_(s), remarks_(remarks), gpu_(*s.device.rates), t_(static_cast<double>(s.tokens)), micro_(static_cast<double>(s.micro_batches)) {}
+// Bytes per element that a quantiser moves: a scale of the whole tensor takes one more pass over it, unless the amax is given.
+double traffic(double width, bool finds_amax, int copies) { return width * (finds_amax ? 2 : 1) + copies; }
 
-  std::vector<WorkTime> all() {
-    double parameters = 0, masters = 0, copies = 0;
-    s_.for_each_parameter([&](nn::Parameter& p) {
-      parameters += s_.held(p);
-      if (!p.stored_as) masters += s_.held(p);
-      if (s_.has_compute_copy(p)) copies += s_.held(p);
-    });
-    const auto width = static_cast<double>(c10::elementSize(s_.storage));
-    const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
-    // Reads and writes weights and moments, writes the copy, reads gradients. Offloaded moments cross the bus at the same time.
-    const double host = s_.host_states ? parameters * moments : 0;
-    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4) - 2 * host;
-    if (host > 0) remarks_.push_back(fmt::format("optimizer: states cross the host bus at {:.0f} GB/s each way", kBus / 1e9));
-    std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
-                                  {"attention", 1e3 * micro_ * attention()},
-                                  {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
-                                  {"quantisers", 1e3 * (micro_ * quantised_activations() + quantised_weights())},
-                                  {"head + loss", s_.has_head ? 1e3 * micro_ * head() : 0},
-                                  {"optimizer", 1e3 * std::max(optimizer / gpu_.copy, host / kBus)},
-                                  {"gradient norm", 1e3 * 4 * parameters / gpu_.read}};
-    std::erase_if(work, [](const WorkTime& w) { return w.ms == 0; });
-    return work;
-  }
-
- private:
-  const RecipeTimes& times(const nn::QuantizableLayer& l) {
-    if (const RecipeTimes* found = times_of(l.recipe().name)) return *found;
-    const std::string_view name = l.recipe().name;
-    if (told_.insert(name).second) remarks_.push_back(fmt::format("{} has no measured rate: its GEMMs are timed as bf16", name));
-    return kRecipes[0];
-  }
-  // Seconds of forward, dgrad and wgrad of a layer over `tokens` rows.
-  double product(nn::Linear& l, double passes) {
-    const double of_measured = t_ * static_cast<double>(l.in_features() * l.out_features()) / (kTokens * kIn * kOut);
-    return times(l).products / 1e3 * of_measured * passes / 3;
-  }
-  double products() {
-    double sum = 0;
-    for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      const std::vector<nn::Linear*> linears = s_.blocks[i].linears();
-      for (size_t j = 0; j < linears.size(); ++j)
-        sum += product(*linears[j], s_.recomputed(i) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
-      const StepShape::Block& b = s_.blocks[i];
-      if (b.moe == nullptr) continue;
-      // All experts' rows count as one matrix.
-      const double weights = b.expert_weights() / static_cast<double>(b.moe->experts().weights()[0]->shape[0]);
-      sum +=
-          times(b.moe->experts()).products / 1e3 * t_ * b.expert_rows * weights / (kTokens * kIn * kOut) * (s_.recomputed(i) ? 4 : 3) / 3;
-    }
-    return sum;
-  }
-
-  double attention() const {
-    double sum = 0;
-    // With rows split into contiguous equal runs, the last rank reads the most keys.
-    const bool balanced = s_.part.cp == 1 || s_.config.parallelism.context_parallel_load_balancer;
-    const double most = balanced ? 1 : 2 - 1 / static_cast<double>(s_.part.cp);
-    for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      // Forward 2 GEMMs, backward 5, each 2 FLOPs per score and channel; half of the scores, or those in the window.
-      const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(s_.blocks[i].window());
-      const int64_t d = s_.size.v_dim;
-      const auto channels = static_cast<double>(s_.size.heads * (4 * s_.size.qk_dim + 3 * d));
-      const bool windowed = window > 0 && window < seq;
-      const double twice_seen = windowed ? 2 * window - window * window / seq : seq;
-      const double flops = t_ * twice_seen * channels * (windowed ? 1 : most);
-      const bool cudnn = !s_.config.debug.deterministic && !windowed && (d == 64 || d == 128);
-      const AttentionRate rate = !cudnn ? kFlash : d == 64 ? kCudnn64 : kCudnn128;
-      sum += flops / rate.flops * (s_.recompute[i] == nn::Recompute::full ? 1 + rate.forward_share : 1);
-    }
-    return sum;
-  }
-
-  // Bytes of norms (forward: stream and branch in, sum and output out; backward: sum, two gradients in, two out), SwiGLU and RoPE.
-  double elementwise() const {
-    const double r = s_.r, c = s_.c, dim = static_cast<double>(s_.size.dim), sequence = static_cast<double>(s_.part.sequence);
-    const double norm_forward = (2 * r + 2 * c) * dim / sequence, norm_backward = (3 * r + 2 * c) * dim / sequence;
-    double bytes = s_.has_head ? norm_forward + norm_backward : 0;
-    if (s_.has_embedding) bytes += (c + 2 * r) * dim;
-    for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      const nn::ModelSize& m = s_.size;
-      const auto qk = static_cast<double>((m.heads + m.kv_heads) * m.qk_dim), qkv = qk + static_cast<double>(m.kv_heads * m.v_dim);
-      double forward = 2 * norm_forward + 2 * c * qk, backward = 2 * norm_backward + 2 * c * qkv;
-      for (const StepShape::Branch& b : s_.blocks[i].branches()) {
-        const bool again = !wgrad_reads_forward_codes(*b.down);  // SwiGLU's backward writes its output too
-        forward += 3 * c * b.rows * b.ffn, backward += (again ? 6 : 5) * c * b.rows * b.ffn;
-        // Rows routed to the experts and back, and their gradients.
-        if (b.feed_forward != nullptr) continue;
-        const double arranged = b.rows + (s_.part.ep > 1 ? s_.blocks[i].sent_rows : 0);  // also before they are sent
-        forward += 4 * c * arranged * dim, backward += 5 * c * arranged * dim;
-      }
-      bytes += forward + backward;
-      if (s_.recomputed(i)) bytes += forward;
-    }
-    return t_ * bytes;
-  }
-
-  // A per-tensor scale takes one more pass over the tensor, unless the producing op supplied the amax.
-  static double passes(bool spared) { return spared ? 2.0 / 3 : 1; }
-  double quantised_activations() {
-    const double scale = kMeasuredCopy / gpu_.copy / 1e3;
-    double seconds = 0;
-    for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      const StepShape::Block& b = s_.blocks[i];
-      const double again = s_.recomputed(i) ? 2 : 1;
-      // Both copies from one read, or one read each if X is quantised again for wgrad.
-      const auto x = [&](nn::Linear& l, bool given, bool reads_twice) {
-        const LinearRecipe& r = l.recipe();
-        const bool twice = reads_twice && r.x_forward.quantized() && r.x_wgrad.quantized() && !wgrad_reads_forward_codes(r);
-        seconds += times(l).x * scale * t_ * static_cast<double>(l.in_features()) / (kTokens * kIn) * (again + (twice ? 0.5 : 0)) *
-                   passes(given && reads_x_amax(r));
-      };
-      const auto dy = [&](nn::Linear& l, bool given) {
-        seconds += times(l).dy * scale * t_ * static_cast<double>(l.out_features()) / (kTokens * kOut) *
-                   passes(given && reads_dy_amax(l.recipe()));
-      };
-      x(*b.attention_readers().front(), true, false), x(b.attention_output(), false, true);
-      for (nn::Linear* l : b.attention_readers()) dy(*l, false);
-      dy(b.attention_output(), false);
-      if (b.latent != nullptr)
-        for (const nn::NormUse& use : b.latent->norm_uses())
-          for (nn::Linear* l : use.readers) x(*l, true, false), dy(*l, false);
-      if (b.feed_forward != nullptr) {
-        x(*b.feed_forward->readers().front(), true, false), x(b.feed_forward->output(), true, true);
-        for (nn::Linear* l : b.feed_forward->readers()) dy(*l, true);
-        dy(b.feed_forward->output(), false);
-      }
-      if (b.moe == nullptr) continue;
-      const auto dim = static_cast<double>(s_.size.dim), ffn = b.expert_width();
-      const RecipeTimes& of = times(b.moe->experts());
-      seconds += scale * t_ * b.expert_rows * (of.x * again * (dim + ffn) / (kTokens * kIn) + of.dy * (2 * ffn + dim) / (kTokens * kOut));
-    }
-    return seconds;
-  }
-  // Measured on bf16 weights, with one amax pass and one read for both copies: 6 bytes per element in 8 bits. From a float32 master it is
-  // 10, and 14 if each copy has its own read (StepContext::last_pass), 10 in passes of a step after its first.
-  double quantised_weights() {
-    double seconds = 0;
-    const auto add = [&](const nn::QuantizableLayer& l, bool master, double elements) {
-      const double passes = s_.codes_pass() ? micro_ : 1;
-      const double traffic = !master ? passes : (10 * passes + (s_.codes_pass() ? 4 : 0)) / 6;
-      seconds += times(l).w / 1e3 * traffic * kMeasuredCopy / gpu_.copy * elements / (kIn * kOut);
+// Seconds per element and byte of traffic of the quantiser that writes such copies.
+double quantiser_rate(const OperandSpec& spec) {
+  for (const RecipeTimes& t : kRecipes) {
+    const LinearRecipe r = *find_linear_recipe(t.recipe);
+    struct Role {
+      double ms, elements;
+      const OperandSpec &first, &second;
     };
-    const auto reads_master = [&](const nn::Parameter& p) { return s_.compute != s_.storage && !s_.has_compute_copy(p) && !p.stored_as; };
-    for (nn::Linear* l : s_.linears) add(*l, reads_master(l->weight), static_cast<double>(l->in_features() * l->out_features()));
-    for (const StepShape::Block& b : s_.blocks)
-      if (b.moe != nullptr)
-        b.moe->experts().for_each_parameter([&](const nn::Parameter& p) {
-          if (p.shape.size() == 3) add(b.moe->experts(), reads_master(p), static_cast<double>(p.numel()));
-        });
-    return seconds;
+    for (const auto& [ms, elements, first, second] :
+         {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad}, {t.w, kIn * kOut, r.w_forward, r.w_dgrad}, {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
+      if (ms == 0 || !(spec == first || spec == second)) continue;
+      const auto written = [](const OperandSpec& s) { return s.quantized() && !s.same_as_forward ? 1 : 0; };
+      QuantizedCopy copy;
+      copy.spec = spec;
+      return 1e-3 * ms / elements / traffic(2, uses_tensor_amax(copy), written(first) + written(second));
+    }
   }
+  return 1 / kMeasuredCopy;
+}
 
-  // Three GEMMs, and the cross-entropy, which reads logits twice and writes their gradient.
-  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * 3 * s_.c / gpu_.copy; }
-
-  const StepShape& s_;
-  std::vector<std::string>& remarks_;
-  const GpuRates& gpu_;
-  const double t_, micro_;
-  std::set<std::string_view> told_;
-};
+// Seconds of the three GEMMs of the recipe that multiplies such operands.
+double product_rate(const gemm::ProductOperand& a, const gemm::ProductOperand& b) {
+  const bool bytes = a.numbers != gemm::Numbers::bf16 && b.numbers != gemm::Numbers::bf16, integers = a.numbers == gemm::Numbers::s8;
+  const auto scales = std::max(a.scales, b.scales);
+  const RecipeTimes* t = times_of(!bytes                          ? "none"
+                                  : integers                      ? "int8"
+                                  : scales >= gemm::Scales::block128 ? "fp8_blockwise"
+                                  : scales == gemm::Scales::row   ? "fp8_rowwise"
+                                                                  : "fp8_tensorwise");
+  return 1e-3 * t->products / (3 * 2 * kTokens * kIn * kOut);
+}
 
 }  // namespace
 
-std::vector<WorkTime> work_times(const StepShape& s, std::vector<std::string>& remarks) {
-  if (is_cpu(s.device.hardware)) {
+double seconds(const gemm::Product& p, const GpuRates&) {
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) * product_rate(p.a, p.b);
+}
+
+double seconds(const gemm::GroupedProduct& p, const GpuRates&) {
+  return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.ragged == gemm::Ragged::rows ? p.n * p.k : p.m * p.n) *
+         product_rate(p.a, p.b);
+}
+
+double seconds(const QuantizeOperand& q, const GpuRates& gpu) {
+  const QuantizedCopy& copy = q.want_row ? q.row : q.transposed;
+  const bool finds = q.amax == nullptr && ((q.want_row && uses_tensor_amax(q.row)) || (q.want_transposed && uses_tensor_amax(q.transposed)));
+  const double bytes = traffic(bytes_of(q.type), finds, (q.want_row ? 1 : 0) + (q.want_transposed ? 1 : 0));
+  return static_cast<double>(q.rows) * static_cast<double>(q.cols) * bytes * quantiser_rate(copy.spec) * kMeasuredCopy / gpu.copy;
+}
+
+double seconds(const RmsNormForward& p, const GpuRates& gpu) {
+  const double r = bytes_of(p.stream_dtype), c = bytes_of(p.dtype), parts = p.branch != nullptr ? r + c : 0;
+  return static_cast<double>(p.rows * p.cols) * (r + c + parts) / gpu.copy;
+}
+
+double seconds(const RmsNormBackward& p, const GpuRates& gpu) {
+  const double r = bytes_of(p.stream_dtype), c = bytes_of(p.dtype);
+  return static_cast<double>(p.rows * p.cols) * (2 * r + c + (p.d_sum != nullptr ? r : 0) + (p.d_branch != nullptr ? c : 0)) / gpu.copy;
+}
+
+double seconds(const SwigluForward& p, const GpuRates& gpu) { return static_cast<double>(p.rows * p.cols) * 3 * bytes_of(p.dtype) / gpu.copy; }
+
+double seconds(const SwigluBackward& p, const GpuRates& gpu) {
+  return static_cast<double>(p.rows * p.cols) * (p.h != nullptr ? 6 : 5) * bytes_of(p.dtype) / gpu.copy;
+}
+
+double seconds(const Rope& p, const GpuRates& gpu) {
+  return static_cast<double>(p.tokens * p.heads * p.head_dim) * 2 * bytes_of(p.dtype) / gpu.copy;
+}
+double seconds(const NormRope& p, const GpuRates& gpu) { return seconds(p.rope, gpu); }
+double seconds(const NormRopeBackward& p, const GpuRates& gpu) { return 1.5 * seconds(p.norm.rope, gpu); }
+
+double seconds(const GatherRows& p, const GpuRates& gpu) {
+  const int arrays = 1 + (p.out != nullptr ? 1 : 0) + (p.other != nullptr ? 1 : 0);
+  return static_cast<double>(p.rows * p.cols) * arrays * bytes_of(p.dtype) / gpu.copy;
+}
+
+double seconds(const CombineRows& p, const GpuRates& gpu) {
+  const auto rows = static_cast<double>(p.tokens * (p.top_k * (p.more != nullptr ? 2 : 1) + 1));
+  return rows * static_cast<double>(p.cols) * bytes_of(p.dtype) / gpu.copy;
+}
+
+double seconds(const CrossEntropy& p, const GpuRates& gpu) {
+  const double arrays = p.dlogits == nullptr ? 1 : p.whole_lse != nullptr ? 2 : 3;  // reads the logits twice unless the sums are given
+  return static_cast<double>(p.rows * p.vocab) * arrays * bytes_of(p.dtype) / gpu.copy;
+}
+
+// Reads and writes weights and states, writes the copy, reads gradients. States in host memory cross the bus at the same time.
+double optimizer_seconds(const OptimizerStep& p, const GpuRates& gpu, bool host_states) {
+  double count = 0, states = 0;
+  for (const OptimizerSegment& s : p.segments) count += static_cast<double>(s.count);
+  for (const void* s : p.states) states += s != nullptr ? bytes_of(p.state_dtype) : 0;
+  const double own = (p.param != nullptr ? 2 * bytes_of(p.param_dtype) : 0) + (p.compute_copy != nullptr ? 2 : 0) + bytes_of(p.grad_dtype);
+  return count * (host_states ? std::max(own / gpu.copy, states / kBus) : (own + 2 * states) / gpu.copy);
+}
+
+double seconds(const PartialSquares& p, const GpuRates& gpu) { return 4.0 * static_cast<double>(p.n) / gpu.read; }
+
+double attention_seconds(double flops, bool cudnn, int64_t d, int64_t v_dim, bool forward) {
+  const AttentionRate rate = !cudnn ? kFlash : v_dim == 64 ? kCudnn64 : kCudnn128;
+  const double share = static_cast<double>(d + v_dim) / static_cast<double>(4 * d + 3 * v_dim);  // of the FLOPs
+  return flops / rate.flops * (forward ? rate.forward_share / share : (1 - rate.forward_share) / (1 - share));
+}
+
+std::vector<WorkTime> work_times(const DryStep& step, bool host_states, std::vector<std::string>& remarks) {
+  if (host_states) remarks.push_back(fmt::format("optimizer: states cross the host bus at {:.0f} GB/s each way", kBus / 1e9));
+  std::vector<WorkTime> work;
+  for (size_t i = 0; i < kWorks.size(); ++i)
+    if (step.seconds[i] > 0) work.push_back({kWorks[i], 1e3 * step.seconds[i]});
+  return work;
+}
+
+bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& device, std::vector<std::string>& remarks) {
+  if (is_cpu(device.hardware)) {
     remarks.push_back("tokens/s are not estimated on a CPU; measure them: halftone bench train");
-    return {};
+    return false;
   }
-  const auto emulated = [](const nn::Linear* l) { return l->recipe().emulate; };
-  const bool slow = std::any_of(s.linears.begin(), s.linears.end(), emulated) || emulated(s.head);
-  if (s.device.rates == nullptr || s.compute != at::kBFloat16 || slow) {
+  bool emulated = false;
+  std::set<std::string_view> unknown;
+  model.for_each_module([&](nn::Module& m) {
+    const auto* l = dynamic_cast<nn::QuantizableLayer*>(&m);
+    if (l == nullptr) return;
+    emulated = emulated || l->recipe().emulate;
+    if (times_of(l->recipe().name) == nullptr) unknown.insert(l->recipe().name);
+  });
+  const bool bf16 = (config.training.dtype == "bfloat16" ? config.training.dtype : config.training.mixed_precision_param) == "bfloat16";
+  if (device.rates == nullptr || !bf16 || emulated) {
     remarks.push_back(fmt::format("tokens/s are not estimated: {}; measure them: halftone bench train",
-                                  s.device.rates == nullptr    ? "no rates are known for this device"
-                                  : s.compute != at::kBFloat16 ? "rates are known only for training.mixed_precision_param = \"bfloat16\""
-                                                               : "GEMMs are emulated"));
-    return {};
+                                  device.rates == nullptr ? "no rates are known for this device"
+                                  : !bf16 ? "rates are known only for training.mixed_precision_param = \"bfloat16\""
+                                          : "GEMMs are emulated"));
+    return false;
   }
-  return Times(s, remarks).all();
+  for (const std::string_view name : unknown)
+    remarks.push_back(fmt::format("{} has no measured rate: its GEMMs and quantisers are timed as those of like operands", name));
+  return true;
 }
 
 }  // namespace halftone
