@@ -49,11 +49,19 @@ const RecipeTimes* times_of(std::string_view recipe) {
   return found == std::end(kRecipes) ? nullptr : found;
 }
 
-// Bytes per element that a quantiser moves: a scale of the whole tensor takes one more pass over it, unless the amax is given.
-double traffic(double width, bool finds_amax, int copies) { return width * (finds_amax ? 2 : 1) + copies; }
+// Bytes per element that a quantiser moves: scales of the whole tensor, unless the amax is given, and of columns take one more pass.
+double traffic(const QuantizeOperand& q) {
+  const auto again = [&](const QuantizedCopy& c, bool transposed) {
+    return uses_tensor_amax(c) ? q.amax == nullptr : scales_by_group(c, transposed);
+  };
+  const bool twice = (q.want_row && again(q.row, false)) || (q.want_transposed && again(q.transposed, true));
+  return bytes_of(q.type) * (twice ? 2 : 1) + (q.want_row ? 1 : 0) + (q.want_transposed ? 1 : 0);
+}
 
 // Seconds per element and byte of traffic of the quantiser that writes such copies.
-double quantiser_rate(const OperandSpec& spec) {
+// Weights are known by their masters.
+double quantiser_rate(const QuantizedCopy& copy, bool master) {
+  const OperandSpec& spec = copy.spec;
   for (const RecipeTimes& t : kRecipes) {
     const LinearRecipe r = *find_linear_recipe(t.recipe);
     struct Role {
@@ -62,11 +70,14 @@ double quantiser_rate(const OperandSpec& spec) {
     };
     for (const auto& [ms, elements, first, second] :
          {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad}, {t.w, kIn * kOut, r.w_forward, r.w_dgrad}, {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
-      if (ms == 0 || !(spec == first || spec == second)) continue;
-      const auto written = [](const OperandSpec& s) { return s.quantized() && !s.same_as_forward ? 1 : 0; };
-      QuantizedCopy copy;
-      copy.spec = spec;
-      return 1e-3 * ms / elements / traffic(2, uses_tensor_amax(copy), written(first) + written(second));
+      if (ms == 0 || !(spec == first || spec == second) || (master && ms != t.w)) continue;
+      // The same codes of a weight are written in both layouts.
+      const auto written = [&](const OperandSpec& s) { return s.quantized() && (!s.same_as_forward || ms == t.w); };
+      QuantizeOperand measured;
+      measured.row.form = measured.transposed.form = copy.form;
+      measured.want_row = written(first), measured.row.spec = first;
+      measured.want_transposed = written(second), measured.transposed.spec = second;
+      return 1e-3 * ms / elements / traffic(measured);
     }
   }
   return 1 / kMeasuredCopy;
@@ -97,9 +108,7 @@ double seconds(const gemm::GroupedProduct& p, const GpuRates&) {
 
 double seconds(const QuantizeOperand& q, const GpuRates& gpu) {
   const QuantizedCopy& copy = q.want_row ? q.row : q.transposed;
-  const bool finds = q.amax == nullptr && ((q.want_row && uses_tensor_amax(q.row)) || (q.want_transposed && uses_tensor_amax(q.transposed)));
-  const double bytes = traffic(bytes_of(q.type), finds, (q.want_row ? 1 : 0) + (q.want_transposed ? 1 : 0));
-  return static_cast<double>(q.rows) * static_cast<double>(q.cols) * bytes * quantiser_rate(copy.spec) * kMeasuredCopy / gpu.copy;
+  return static_cast<double>(q.rows) * static_cast<double>(q.cols) * traffic(q) * quantiser_rate(copy, q.as_bf16) * kMeasuredCopy / gpu.copy;
 }
 
 double seconds(const RmsNormForward& p, const GpuRates& gpu) {
