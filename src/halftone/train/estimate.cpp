@@ -177,44 +177,10 @@ EstimateDevice estimate_device(const std::string& asked, const std::string& trai
   return estimate_device("h100", "");
 }
 
-std::vector<nn::Linear*> StepShape::Block::linears() const {
-  std::vector<nn::Linear*> all = attention_readers();
-  if (latent != nullptr)
-    for (const nn::NormUse& use : latent->norm_uses()) all.insert(all.end(), use.readers.begin(), use.readers.end());
-  all.push_back(&attention_output());
-  if (feed_forward == nullptr) return all;
-  for (nn::Linear* l : feed_forward->readers()) all.push_back(l);
-  all.push_back(&feed_forward->output());
-  return all;
-}
-
-std::vector<StepShape::Branch> StepShape::Block::branches() const {
-  std::vector<Branch> all;
-  if (moe != nullptr) {
-    const LinearRecipe& r = moe->experts().recipe();
-    all.push_back({"experts", expert_rows, expert_width(), &r, &r, true, nullptr});
-  }
-  if (feed_forward != nullptr) {
-    nn::Linear& w2 = feed_forward->output();
-    all.push_back({"w1, w3", 1, static_cast<double>(w2.in_features()), &feed_forward->readers().front()->recipe(), &w2.recipe(),
-                   w2.has_norm() || w2.has_side(), feed_forward});
-  }
-  return all;
-}
-
-double StepShape::Block::expert_weights() const {
-  double elements = 0;
-  if (moe == nullptr) return 0;
-  for (const nn::Parameter* p : moe->experts().weights()) elements += static_cast<double>(p->numel());
-  return elements;
-}
-
-double StepShape::Block::expert_width() const { return static_cast<double>(moe->experts().weights()[1]->shape.back()); }
-
 double StepShape::Block::key_value_width() const {
   if (latent == nullptr) return static_cast<double>(2 * attention->readers()[1]->out_features());
   const nn::LatentAttention::Shape& a = latent->shape();
-  return attended_width() / static_cast<double>(a.v_dim) * static_cast<double>(a.qk_dim() + a.v_dim);
+  return static_cast<double>(latent->output().in_features()) / static_cast<double>(a.v_dim) * static_cast<double>(a.qk_dim() + a.v_dim);
 }
 
 void StepShape::for_each_parameter(const std::function<void(nn::Parameter&)>& f) const {
@@ -232,11 +198,6 @@ double StepShape::codes_sent(const std::vector<nn::Linear*>& readers) const {
   return (x.element == Element::e2m1 || x.element == Element::int4 ? 0.5 : 1) + scales;
 }
 
-bool StepShape::has_compute_copy(const nn::Parameter& p) const {
-  if (part.shards_of(p) > 1) return !p.stored_as && compute != storage;  // the copy is what is all-gathered
-  return nn::has_compute_copy(p, storage, compute);
-}
-
 StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device, const RankPart& rank_part)
     : model(m),
       config(config),
@@ -251,8 +212,7 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       c(static_cast<double>(c10::elementSize(compute))),
       r(static_cast<double>(c10::elementSize(stream))),
       tokens(config.training.local_batch_size * config.training.seq_len / part.cp),
-      micro_batches(parallel::microbatches_of_step(config.parallelism, config.training, part.batch)),
-      host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
+      micro_batches(parallel::microbatches_of_step(config.parallelism, config.training, part.batch)) {
   if (part.pp > 1) tokens = config.parallelism.pipeline_parallel_microbatch_size * config.training.seq_len / part.cp;
   size.heads /= part.tp, size.kv_heads /= part.tp;
   std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // index among this rank's blocks
@@ -264,7 +224,7 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
   m.for_each_module([&](nn::Module& module) {
     if (module.block() >= 0 && !part.has(module.block() + 1)) return;
     const bool gate = dynamic_cast<nn::RouterGate*>(&module) != nullptr;
-    if (auto* l = dynamic_cast<nn::Linear*>(&module); l && !gate) l->block() >= 0 ? linears.push_back(l) : void(head = l);
+    if (auto* l = dynamic_cast<nn::Linear*>(&module); l && !gate && l->block() < 0) head = l;
     if (module.block() < 0) return;
     StepShape::Block& b = blocks.at(at[static_cast<size_t>(module.block())]);
     if (auto* a = dynamic_cast<nn::Attention*>(&module)) b.attention = a;
@@ -277,7 +237,6 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       const auto sent =
           static_cast<int64_t>(room * static_cast<double>(tokens * r.top_k / (part.tp > 1 && !part.cuts_experts ? part.tp : 1)));
       b.moe = e, b.sent_rows = static_cast<double>(sent) / static_cast<double>(tokens);
-      b.expert_rows = static_cast<double>(most_group_rows(sent, r.experts / part.ep)) / static_cast<double>(tokens);
     }
   });
   const bool whole =

@@ -96,17 +96,9 @@ nlohmann::ordered_json estimate_json(const Estimate& e);
 // Message for running out of memory; `said`: the allocator's message; when: "in step 3".
 std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
 
-// Input of the parts (estimate_time.cpp, estimate_traffic.cpp): the model on this rank, split for tensor and expert
+// Input of estimate_traffic.cpp: the model on this rank, split for tensor and expert
 // parallelism, limited to the stages of `part`.
 struct StepShape {
-  // Gate, up and down: of a feed-forward, or of all experts together.
-  struct Branch {
-    std::string_view name;
-    double rows, ffn;  // rows: per token
-    const LinearRecipe *up, *down;
-    bool apart = false;                       // SwiGLU is a separate op
-    nn::FeedForward* feed_forward = nullptr;  // null: experts
-  };
   struct Block {
     nn::Attention* attention = nullptr;  // one of these two
     nn::LatentAttention* latent = nullptr;
@@ -114,17 +106,8 @@ struct StepShape {
     nn::MoE* moe = nullptr;
     int64_t index = 0;       // in the model
     double sent_rows = 0;    // sent to experts, per token
-    double expert_rows = 0;  // per token, with padding
     std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
-    nn::Linear& attention_output() const { return latent ? latent->output() : attention->output(); }
-    // In program order, without the router.
-    std::vector<nn::Linear*> linears() const;
-    std::vector<Branch> branches() const;
-    double expert_weights() const;  // all experts on this rank
-    double expert_width() const;
-    double attended_width() const { return static_cast<double>(attention_output().in_features()); }  // width of all heads' outputs
-    double key_value_width() const;                                                                  // keys and values together
-    int64_t window() const { return attention ? attention->shape().window : 0; }
+    double key_value_width() const;  // keys and values together
   };
   StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device, const RankPart& part = {});
 
@@ -135,24 +118,16 @@ struct StepShape {
   nn::ModelSize size;  // heads: on this rank
   std::vector<Block> blocks;
   nn::RecomputePlan recompute;       // of these blocks
-  std::vector<nn::Linear*> linears;  // of these blocks
   nn::Linear* head = nullptr;
   bool has_embedding, has_head;
   at::ScalarType storage, compute, stream;
   double c, r;                    // bytes per element of activations, and of the residual stream
   int64_t tokens, micro_batches;  // on this rank: per micro-batch, and micro-batches per step
-  bool host_states;               // a GPU's optimizer accesses its states over the bus
   // Bytes per element of these linears' input if it is all-gathered over the tensor group as codes, 0: unquantised.
   double codes_sent(const std::vector<nn::Linear*>& readers) const;
   double stream_tokens() const { return static_cast<double>(tokens) / static_cast<double>(part.sequence); }  // between blocks
   void for_each_parameter(const std::function<void(nn::Parameter&)>& f) const;                               // of the stages
   double held(const nn::Parameter& p) const { return part.held(p); }
-  // Whether quantised weights are freed in every pass of a step (Engine::forward_backward).
-  bool codes_pass() const { return micro_batches == 1 || host_states || part.sharded(); }
-  bool has_compute_copy(const nn::Parameter& p) const;
-  // Whether a block recomputed in this mode keeps the output of its linear number `place` or, for the last one, never needs it
-  // (ops/recompute_results.h).
-  static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
   bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
 };
 // The largest of a dry run's ranges of each kind (train/dry_run.h).
