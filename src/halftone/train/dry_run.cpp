@@ -61,12 +61,14 @@ const cuda::Module& noting_module() {
       if (running->rates != nullptr) running->spent(Work::optimizer, optimizer_seconds(*p, *running->rates, running->host > 0));
       return nullptr;
     };
-    m.partial_squares = timed<Work::norm>, m.rms_norm_forward = timed<Work::elementwise>, m.rms_norm_backward = timed_sum<Work::elementwise>;
+    m.partial_squares = timed<Work::norm>;
+    m.rms_norm_forward = timed<Work::elementwise>, m.rms_norm_backward = timed_sum<Work::elementwise>;
     m.swiglu_forward = timed<Work::elementwise>, m.swiglu_backward = timed<Work::elementwise>;
     m.norm_rope_backward = timed_sum<Work::elementwise>;
     m.rms_norm_partial = m.norm_rope_partial = [](int64_t columns) { return columns * kParts; };
-    m.gather_rows = timed<Work::elementwise>, m.combine_rows = timed<Work::elementwise>, m.group_bias = note, m.group_sums = note, m.clamped_swiglu = note;
-    m.clamped_swiglu_backward = note, m.rope = timed<Work::elementwise>, m.norm_rope = timed<Work::elementwise>;
+    m.gather_rows = timed<Work::elementwise>, m.combine_rows = timed<Work::elementwise>, m.group_bias = note, m.group_sums = note;
+    m.clamped_swiglu = timed<Work::elementwise>, m.clamped_swiglu_backward = timed<Work::elementwise>;
+    m.rope = timed<Work::elementwise>, m.norm_rope = timed<Work::elementwise>;
     m.cross_entropy = timed<Work::head>;
     m.capture_id = [](void*) { return uint64_t{0}; };
     m.lock_memory = [](void*, size_t) -> const char* { return nullptr; };
@@ -82,7 +84,8 @@ void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys,
                     bool forward, bool cudnn) {
   const auto all = static_cast<double>(keys), seen = static_cast<double>(window);
   const double of_query = window > 0 && window < keys ? seen - seen * seen / (2 * all) : all / (causal ? 2 : 1);
-  const double flops = 2 * static_cast<double>(batch * heads * queries) * of_query * static_cast<double>(forward ? d + v_dim : 3 * d + 2 * v_dim);
+  const auto channels = static_cast<double>(forward ? d + v_dim : 3 * d + 2 * v_dim);
+  const double flops = 2 * static_cast<double>(batch * heads * queries) * of_query * channels;
   running->worked(flops);
   if (running->rates != nullptr) running->spent(Work::attention, attention_seconds(flops, cudnn, d, v_dim, forward));
 }
@@ -136,6 +139,7 @@ DryRun::DryRun(Hardware hardware, const GpuRates* rates)
       outer_(std::exchange(running, this)),
       device_(std::make_unique<SimulatedDevice>(hardware, noting_module())),
       before_(c10::GetAllocator(c10::kMeta)) {
+  add_meta_functions();
   c10::SetAllocator(c10::kMeta, this, 100);
   if (outer_ != nullptr) return;  // whose callback serves this one too
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Scopes::begin, &Scopes::end).scopes({at::RecordScope::USER_SCOPE}));

@@ -96,6 +96,8 @@ struct DryStep {
 DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware, int64_t world = 1, int64_t rank = 0,
                  const GpuRates* rates = nullptr);
 
+// Registers what LibTorch lacks on the meta device, once (train/dry_run_ops.cpp).
+void add_meta_functions();
 // Of attention kernels, for the dry run in progress (train/dry_run_ops.cpp).
 void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, int64_t window, bool causal,
                     bool forward, bool cudnn);
@@ -108,6 +110,8 @@ double seconds(const RmsNormForward& p, const GpuRates& gpu);
 double seconds(const RmsNormBackward& p, const GpuRates& gpu);
 double seconds(const SwigluForward& p, const GpuRates& gpu);
 double seconds(const SwigluBackward& p, const GpuRates& gpu);
+double seconds(const ClampedSwiglu& p, const GpuRates& gpu);
+double seconds(const ClampedSwigluBackward& p, const GpuRates& gpu);
 double seconds(const Rope& p, const GpuRates& gpu);
 double seconds(const NormRope& p, const GpuRates& gpu);
 double seconds(const NormRopeBackward& p, const GpuRates& gpu);

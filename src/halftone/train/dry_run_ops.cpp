@@ -82,26 +82,32 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor&, const Tensor& q
                                                   const Tensor&, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double,
                                                   bool causal, const Tensor&, const Tensor&, std::optional<double>,
                                                   std::optional<c10::SymInt> left, std::optional<c10::SymInt>) {
-  note_attention(q.dim() == 4 ? q.size(0) : 1, q.size(-2), q.size(-3), k.size(-3), q.size(-1), v.size(-1), window(left), causal, false, false);
+  note_attention(q.dim() == 4 ? q.size(0) : 1, q.size(-2), q.size(-3), k.size(-3), q.size(-1), v.size(-1), window(left), causal, false,
+                 false);
   return {like(q), like(k), like(v)};
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
-  m.impl("index_select", &index_select);
-  m.impl("where.self", &where);
-  m.impl("max", &max);
-  m.impl("repeat_interleave.Tensor", &repeat_interleave);
-  m.impl("abs", &abs);
-  m.impl("abs.out", &one);
-  m.impl("logical_not.out", &one);
-  m.impl("logical_or.out", &two);
-  m.impl("logical_and.out", &two);
-  m.impl("_scaled_dot_product_cudnn_attention", &cudnn_forward);
-  m.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
-  m.impl("_flash_attention_forward", &flash_forward);
-  m.impl("_flash_attention_backward", &flash_backward);
+void add_meta_functions() {
+  static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  static const bool added = [] {
+    m.impl("index_select", &index_select);
+    m.impl("where.self", &where);
+    m.impl("max", &max);
+    m.impl("repeat_interleave.Tensor", &repeat_interleave);
+    m.impl("abs", &abs);
+    m.impl("abs.out", &one);
+    m.impl("logical_not.out", &one);
+    m.impl("logical_or.out", &two);
+    m.impl("logical_and.out", &two);
+    m.impl("_scaled_dot_product_cudnn_attention", &cudnn_forward);
+    m.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
+    m.impl("_flash_attention_forward", &flash_forward);
+    m.impl("_flash_attention_backward", &flash_backward);
+    return true;
+  }();
+  static_cast<void>(added);
 }
 
 }  // namespace halftone

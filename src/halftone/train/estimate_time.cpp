@@ -69,7 +69,9 @@ double quantiser_rate(const QuantizedCopy& copy, bool master) {
       const OperandSpec &first, &second;
     };
     for (const auto& [ms, elements, first, second] :
-         {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad}, {t.w, kIn * kOut, r.w_forward, r.w_dgrad}, {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
+         {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad},
+          {t.w, kIn * kOut, r.w_forward, r.w_dgrad},
+          {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
       if (ms == 0 || !(spec == first || spec == second) || (master && ms != t.w)) continue;
       // The same codes of a weight are written in both layouts.
       const auto written = [&](const OperandSpec& s) { return s.quantized() && (!s.same_as_forward || ms == t.w); };
@@ -108,7 +110,8 @@ double seconds(const gemm::GroupedProduct& p, const GpuRates&) {
 
 double seconds(const QuantizeOperand& q, const GpuRates& gpu) {
   const QuantizedCopy& copy = q.want_row ? q.row : q.transposed;
-  return static_cast<double>(q.rows) * static_cast<double>(q.cols) * traffic(q) * quantiser_rate(copy, q.as_bf16) * kMeasuredCopy / gpu.copy;
+  const double bytes = static_cast<double>(q.rows) * static_cast<double>(q.cols) * traffic(q);
+  return bytes * quantiser_rate(copy, q.as_bf16) * kMeasuredCopy / gpu.copy;
 }
 
 double seconds(const RmsNormForward& p, const GpuRates& gpu) {
@@ -121,10 +124,20 @@ double seconds(const RmsNormBackward& p, const GpuRates& gpu) {
   return static_cast<double>(p.rows * p.cols) * (2 * r + c + (p.d_sum != nullptr ? r : 0) + (p.d_branch != nullptr ? c : 0)) / gpu.copy;
 }
 
-double seconds(const SwigluForward& p, const GpuRates& gpu) { return static_cast<double>(p.rows * p.cols) * 3 * bytes_of(p.dtype) / gpu.copy; }
+double seconds(const SwigluForward& p, const GpuRates& gpu) {
+  return static_cast<double>(p.rows * p.cols) * 3 * bytes_of(p.dtype) / gpu.copy;
+}
 
 double seconds(const SwigluBackward& p, const GpuRates& gpu) {
   return static_cast<double>(p.rows * p.cols) * (p.h != nullptr ? 6 : 5) * bytes_of(p.dtype) / gpu.copy;
+}
+
+double seconds(const ClampedSwiglu& p, const GpuRates& gpu) {
+  return static_cast<double>(p.rows * p.cols) * 3 * bytes_of(p.dtype) / gpu.copy;
+}
+
+double seconds(const ClampedSwigluBackward& p, const GpuRates& gpu) {
+  return static_cast<double>(p.rows * p.cols) * 5 * bytes_of(p.dtype) / gpu.copy;
 }
 
 double seconds(const Rope& p, const GpuRates& gpu) {
