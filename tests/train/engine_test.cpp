@@ -8,6 +8,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/train/recompute.h"
 #include "halftone/train/validate_settings.h"
 #include "ops/test_device.h"
@@ -100,7 +101,7 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
     const JobConfig small =
         small_config({four, "--activation_checkpoint.mode=memory_budget", std::string("--activation_checkpoint.memory_budget=") + budget});
     const BuiltModel built = build_model(small.model, 0);
-    EXPECT_EQ(recompute_plan(*built.model, small, at::kCPU, own), expected) << budget;
+    EXPECT_EQ(recompute_plan(*built.model, small, process_hardware(at::kCPU), own), expected) << budget;
   }
 }
 
