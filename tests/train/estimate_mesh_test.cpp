@@ -243,6 +243,13 @@ TEST(EstimateMesh, SharesAddUpToTheModel) {
                    share_of(on({}, 1).phases[0], "optimizer states") / 4 + 8 * 16 * 9);  // shards of the norms: 16 elements, in 32
 }
 
+// Between blocks a rank has its share of the tokens; heads and widths are split inside. Only the inputs of both halves, which are gathered,
+// are whole: 64 columns in bfloat16.
+TEST(EstimateMesh, TensorParallelismHalvesActivations) {
+  const Estimate one = on({}, 1), two = on({"--parallelism.tensor_parallel_degree=2"}, 2);
+  EXPECT_DOUBLE_EQ(two.block_bytes, one.block_bytes / 2 + 2 * 64 * 2 / 2.0);
+}
+
 TEST(EstimateMesh, LinksAreThoseOfTheNodes) {
   const auto ranks = [](int64_t n, int64_t stride) {
     std::vector<int64_t> r;
