@@ -242,18 +242,17 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
                                                  int64_t dp_size, bool pin_memory) {
   const TrainingConfig& training = config.training;
   set_storage_options(storage_options(config));
-  const TextCodec codec = make_text_codec(tokenizer, training.dataloader);
-  DataLoader::Options options = loader_options(training.dataloader, codec, dp_rank, dp_size, pin_memory);
+  std::vector<TextCodec> codecs;
+  const std::vector<TrainingData> all =
+      training_data(config, [&](const DataloaderConfig& reading) { return codecs.emplace_back(make_text_codec(tokenizer, reading)); });
+  DataLoader::Options options = loader_options(training.dataloader, codecs.front(), dp_rank, dp_size, pin_memory);
   options.name = shown_name(training.dataset, training.dataset_path);
   options.local_batch = training.local_batch_size;
   options.global_batch = global_batch;
   options.repeat = training.dataloader.repeat.value_or(true);
-  std::vector<TextCodec> codecs;
-  const std::vector<TrainingData> all =
-      training_data(config, [&](const DataloaderConfig& reading) { return codecs.emplace_back(make_text_codec(tokenizer, reading)); });
   if (!training.sources.empty() || all.front().reading.streamed) {
     if (!training.sources.empty()) options.name = "mixture";
-    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, all, codecs, codec.digest, options);
+    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, all, codecs, make_text_codec(tokenizer, training.dataloader).digest, options);
     auto loader = std::make_unique<DataLoader>(std::move(feed), std::move(options));
     log_info("Data {}: {}", training.sources.empty() ? training.dataset_path.value_or(training.dataset) : "mixture", loader->summary());
     return loader;

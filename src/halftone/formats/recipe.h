@@ -19,6 +19,9 @@ enum class ScaleMode { none, floor, ceil, rceil, even, adaptive, uos };
 // Second scale level above the block scale: one fp32 factor per tensor (nvfp4, amdfp4; 3.4, 3.6), or one per 1x128 or 128x128 macro block
 // (mxfp4; 3.5).
 enum class TwoLevel { none, tensor, macro };
+// Which of amax/6 and amax/4 scales an NVFP4 block: `amax`: always amax/6; the others: the one whose codes have the smaller squared,
+// absolute or largest error (four over six, arXiv:2512.02010). The tensor scale then maps amax to 6 * 256.
+enum class ScaleChoice { amax, squared, absolute, largest };
 // The two evaluation orders of NVFP4 scales (3.4).
 enum class Fp4Chain { alto, torchao };
 // Clipping of mxfp4's wgrad operands (3.3); `fixed` is the spec's static mode.
@@ -33,8 +36,10 @@ struct OperandSpec {
   TwoLevel two_level = TwoLevel::none;
   Fp4Chain chain = Fp4Chain::alto;
   Clip clip = Clip::none;
-  int hadamard = 0;              // width of the Hadamard transform along tokens before quantisation (section 5): 0, 16 or 32
-  bool stochastic = false;       // stochastic rounding, numerics.md section 4
+  ScaleChoice choice = ScaleChoice::amax;
+  int hadamard = 0;              // width of the Hadamard transform along the contraction before quantisation (section 5): 0, 16 to 128
+  bool stochastic = false;       // stochastic rounding of codes, numerics.md section 4
+  bool eden = false;             // codes rounded to nearest, scales corrected and rounded stochastically (MS-EDEN, arXiv:2601.22813)
   bool stored = false;           // the parameter itself is stored in this format
   bool same_as_forward = false;  // reuses the forward operand's codes
   float scale_floor = 0;         // smallest scale of int8 rows; 0: 1e-12 (bitnet's activations: 1e-5, numerics.md 3.7)

@@ -8,7 +8,7 @@
 #include "halftone/quantize/panels.h"
 #include "halftone/quantize/stochastic.h"
 
-// Internal: the given matrix, and statistics of it that quantize_operand needs before encoding.
+// Internal: the given matrix with the statistics that quantize_operand computes before encoding.
 namespace halftone::quantize {
 
 inline constexpr int64_t kTileRows = 64;  // all passes assign multiples of this,
