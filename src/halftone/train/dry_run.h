@@ -43,7 +43,7 @@ class DryRun final : public c10::Allocator {
     double flops = 0;             // of products and attention
     int64_t run = -1, alive = 0;  // the last run, and activations of it that exist
   };
-  std::vector<Peak> peaks;  // by range, in the order of the first step
+  std::vector<Peak> peaks;                      // by range, in the order of the first step
   std::array<double, kWorks.size()> seconds{};  // by Work
   const GpuRates* const rates;
   void spent(Work work, double time);

@@ -104,8 +104,8 @@ struct StepShape {
     nn::LatentAttention* latent = nullptr;
     nn::FeedForward* feed_forward = nullptr;  // with experts, the shared ones
     nn::MoE* moe = nullptr;
-    int64_t index = 0;       // in the model
-    double sent_rows = 0;    // sent to experts, per token
+    int64_t index = 0;     // in the model
+    double sent_rows = 0;  // sent to experts, per token
     std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
     double key_value_width() const;  // keys and values together
   };
@@ -117,7 +117,7 @@ struct StepShape {
   const RankPart part;
   nn::ModelSize size;  // heads: on this rank
   std::vector<Block> blocks;
-  nn::RecomputePlan recompute;       // of these blocks
+  nn::RecomputePlan recompute;  // of these blocks
   nn::Linear* head = nullptr;
   bool has_embedding, has_head;
   at::ScalarType storage, compute, stream;

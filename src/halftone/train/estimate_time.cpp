@@ -68,10 +68,9 @@ double quantiser_rate(const QuantizedCopy& copy, bool master) {
       double ms, elements;
       const OperandSpec &first, &second;
     };
-    for (const auto& [ms, elements, first, second] :
-         {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad},
-          {t.w, kIn * kOut, r.w_forward, r.w_dgrad},
-          {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
+    for (const auto& [ms, elements, first, second] : {Role{t.x, kTokens * kIn, r.x_forward, r.x_wgrad},
+                                                      {t.w, kIn * kOut, r.w_forward, r.w_dgrad},
+                                                      {t.dy, kTokens * kOut, r.dy_dgrad, r.dy_wgrad}}) {
       if (ms == 0 || !(spec == first || spec == second) || (master && ms != t.w)) continue;
       // The same codes of a weight are written in both layouts.
       const auto written = [&](const OperandSpec& s) { return s.quantized() && (!s.same_as_forward || ms == t.w); };
@@ -89,11 +88,11 @@ double quantiser_rate(const QuantizedCopy& copy, bool master) {
 double product_rate(const gemm::ProductOperand& a, const gemm::ProductOperand& b) {
   const bool bytes = a.numbers != gemm::Numbers::bf16 && b.numbers != gemm::Numbers::bf16, integers = a.numbers == gemm::Numbers::s8;
   const auto scales = std::max(a.scales, b.scales);
-  const RecipeTimes* t = times_of(!bytes                          ? "none"
-                                  : integers                      ? "int8"
+  const RecipeTimes* t = times_of(!bytes                             ? "none"
+                                  : integers                         ? "int8"
                                   : scales >= gemm::Scales::block128 ? "fp8_blockwise"
-                                  : scales == gemm::Scales::row   ? "fp8_rowwise"
-                                                                  : "fp8_tensorwise");
+                                  : scales == gemm::Scales::row      ? "fp8_rowwise"
+                                                                     : "fp8_tensorwise");
   return 1e-3 * t->products / (3 * 2 * kTokens * kIn * kOut);
 }
 
@@ -203,8 +202,8 @@ bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& 
   if (device.rates == nullptr || !bf16 || emulated) {
     remarks.push_back(fmt::format("tokens/s are not estimated: {}; measure them: halftone bench train",
                                   device.rates == nullptr ? "no rates are known for this device"
-                                  : !bf16 ? "rates are known only for training.mixed_precision_param = \"bfloat16\""
-                                          : "GEMMs are emulated"));
+                                  : !bf16                 ? "rates are known only for training.mixed_precision_param = \"bfloat16\""
+                                                          : "GEMMs are emulated"));
     return false;
   }
   for (const std::string_view name : unknown)

@@ -58,8 +58,8 @@ std::vector<RecomputeCost> recompute_costs(JobConfig config, int64_t layers, Har
   config.parallelism = {}, config.training.global_batch_size = -1, config.training.offload.clear();
   std::vector<RecomputeCost> costs(static_cast<size_t>(layers));
   const double tokens = static_cast<double>(config.training.local_batch_size * config.training.seq_len);
-  double embedded = 0;             // the output of the embedding
-  std::vector<double> outputs;     // of the blocks before the last, if the next one is recomputed, which keeps it as its input
+  double embedded = 0;          // the output of the embedding
+  std::vector<double> outputs;  // of the blocks before the last, if the next one is recomputed, which keeps it as its input
   for (const Recompute mode : {Recompute::full, Recompute::none, Recompute::op}) {
     config.activation_checkpoint.mode = mode == Recompute::none ? "none" : mode == Recompute::op ? "selective" : "full";
     config.activation_checkpoint.selective_ac_option = "op";
