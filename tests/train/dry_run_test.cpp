@@ -70,17 +70,54 @@ TEST(DryRun, Nests) {
 }
 
 // Two blocks' slots: of four blocks two are gathered again, beside embedding and head.
-TEST(DryRun, NotesTheMessagesOfARank) {
-  EXPECT_TRUE(dry_step(tiny({}, 1), 0, Hardware::sm_90).messages.empty());
+TEST(DryRun, NotesTheTrafficOfARank) {
+  EXPECT_TRUE(dry_step(tiny({}, 1), 0, Hardware::sm_90).traffic.empty());
   const DryStep step = dry_step(tiny({}, 2), 0, Hardware::sm_90, 2, 1);
   const auto calls = [&](std::string_view communicator, std::string_view operation) {
     int64_t calls = 0;
-    for (const DryStep::Message& m : step.messages) calls += m.communicator == communicator && m.operation == operation ? m.calls : 0;
+    for (const Traffic& t : step.traffic) calls += t.communicator == communicator && t.operation == operation ? t.calls : 0;
     return calls;
   };
   EXPECT_EQ(calls("fsdp gathers", "all-gather"), 8);
   EXPECT_EQ(calls("fsdp reductions", "reduce-scatter"), 6);
   EXPECT_THROW(dry_step(tiny({"--parallelism.tensor_parallel_degree=4"}, 4), 0, Hardware::sm_90, 4), Error);  // 2 heads of keys and values
+}
+
+comm::Operation operation(const std::string& communicator, int64_t bytes) {
+  return {"all-gather", std::make_shared<comm::Group>(comm::Group{communicator, communicator, {0, 1}}), 0, -1, bytes, "Float"};
+}
+
+// 460 MB between two ranks: 230 MB arrive in a millisecond, and a ring's hop.
+TEST(Transfers, ExposesWhatWorkDoesNotHide) {
+  constexpr double kAlone = 1 + 3.4e-3;
+  constexpr int64_t kBytes = 460'000'000;
+  Transfers t;
+  comm::Operation one = operation("one", kBytes), two = one;
+  t.begin(one), t.work(0.4e-3), t.end(one);
+  ASSERT_EQ(t.traffic.size(), 1u);
+  EXPECT_EQ(t.traffic[0].bytes, kBytes / 2);
+  EXPECT_NEAR(t.traffic[0].ms, kAlone, 1e-9);
+  EXPECT_NEAR(t.traffic[0].exposed_ms, kAlone - 0.4, 1e-9);
+  EXPECT_NEAR(t.slower_ms, 0.45 * 0.4, 1e-9);
+  t.end(one);  // over
+  EXPECT_NEAR(t.traffic[0].exposed_ms, kAlone - 0.4, 1e-9);
+  // In order on one communicator.
+  t.restart();
+  t.begin(one), t.begin(two), t.end(two), t.end(one);
+  EXPECT_NEAR(t.traffic[0].exposed_ms, 2 * kAlone, 1e-9);
+  EXPECT_EQ(t.slower_ms, 0);
+  // Two communicators share the link: the small operation takes twice its time, and delays the large one by that of its bytes.
+  t.restart();
+  comm::Operation small = operation("small", kBytes / 10);
+  t.begin(one), t.begin(small), t.end(small), t.end(one);
+  EXPECT_NEAR(t.traffic[1].exposed_ms, 2 * (0.1 + 3.4e-3), 1e-9);
+  EXPECT_NEAR(t.traffic[0].exposed_ms, kAlone - (0.1 + 3.4e-3), 1e-9);
+  // Messages of a pipeline arrive in time.
+  t.restart();
+  comm::Operation message = operation("pp streams up", kBytes);
+  message.what = "recv", t.begin(message), t.end(message);
+  EXPECT_EQ(t.traffic[0].bytes, kBytes);
+  EXPECT_EQ(t.traffic[0].exposed_ms, 0);
 }
 
 // The same step twice notes the same; a device without rates has no times.

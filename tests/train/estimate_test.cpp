@@ -16,6 +16,7 @@
 #include "halftone/ops/hardware.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/recompute.h"
 #include "halftone/train/validate_settings.h"
 #include "models/model_pass.h"
 #include "source_dir.h"

@@ -139,7 +139,7 @@ template <class Call>
 Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   Operation operation{task.what, group_, 0, peer < 0 ? -1 : group_->ranks.at(peer), task.bytes, task.dtype};
   watch_.begin(operation);
-  if (device_.is_meta()) return {watch_, std::move(operation), c10::make_intrusive<Ended>(), false};
+  if (device_.is_meta()) return {watch_, std::move(operation), c10::make_intrusive<Ended>(), true};
   at::RecordFunction range(at::RecordScope::USER_SCOPE);  // whose kernels these are, for bench's breakdown and traces
   if (range.isActive()) range.before(fmt::format("{} on {}", operation.what, group_->name));
   c10::intrusive_ptr<c10d::Work> work;

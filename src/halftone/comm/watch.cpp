@@ -32,7 +32,7 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_
   s.thread = std::thread([state = state_] { state->watch(); });
 }
 
-Watch::Watch(int64_t rank, int64_t world_size, std::function<void(const Operation&)> note) : state_(std::make_shared<State>(Recorder{})) {
+Watch::Watch(int64_t rank, int64_t world_size, std::function<void(Operation&, bool begins)> note) : state_(std::make_shared<State>(Recorder{})) {
   state_->rank = rank, state_->world_size = world_size, state_->note = std::move(note);
 }
 
@@ -142,14 +142,14 @@ std::string Watch::silent(const std::vector<int64_t>& ranks) const {
 }
 
 void Watch::begin(Operation& operation) {
-  if (state_->note) return state_->note(operation);
+  if (state_->note) return state_->note(operation, true);
   const std::lock_guard lock(state_->mutex);
   if (operation.peer < 0) operation.number = ++state_->own.begun[operation.group->key];
   operation.entry = state_->recorder.begin(operation);
 }
 
-void Watch::end(const Operation& operation) {
-  if (state_->note) return;
+void Watch::end(Operation& operation) {
+  if (state_->note) return state_->note(operation, false);
   const std::lock_guard lock(state_->mutex);
   state_->recorder.end(operation.entry);
 }

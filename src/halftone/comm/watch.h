@@ -63,8 +63,9 @@ class Watch {
   // that a process ended; "" = none.
   Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout,
         Milliseconds period = Milliseconds(1000), Recorder recorder = {}, std::string address = "127.0.0.1");
-  // Over nobody, of a dry run: communicators of the meta device open without the other ranks, and their operations end at once, each noted.
-  Watch(int64_t rank, int64_t world_size, std::function<void(const Operation&)> note);
+  // Over nobody, of a dry run: communicators of the meta device open without the other ranks, and their operations end at once. note: told
+  // when an operation begins and when it has been waited for.
+  Watch(int64_t rank, int64_t world_size, std::function<void(Operation&, bool begins)> note);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -95,7 +96,7 @@ class Watch {
   // For communicators. An operation begins: its number, if it is a collective, and its entry in the flight recorder.
   void begin(Operation& operation);
   // It has ended, for the recorder. The thread notes that of tracked works.
-  void end(const Operation& operation);
+  void end(Operation& operation);
   // The thread ends the process when this work of the device does not complete in time. Graph captures must be thread-local.
   void track(c10::intrusive_ptr<c10d::Work> work, const Operation& operation, c10::Device device);
   // Whether some rank's wait outside of the job is a reason to go on waiting; asks the store.

@@ -81,7 +81,7 @@ struct Watch::State {
   std::string told;         // others_failure(), once it said something
   std::string ending_line;  // for the second thread to print where the first to end the process hangs
   FlightRecorder recorder;
-  std::function<void(const Operation&)> note;  // of a dry run; then there are no threads, store and peers
+  std::function<void(Operation&, bool begins)> note;  // of a dry run; then there are no threads, store and peers
 
   std::mutex saving;  // of what follows
   std::optional<std::string> saved;

@@ -151,11 +151,12 @@ DryRun::~DryRun() {
   running = outer_;
 }
 
-void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = 0, seconds = {}; }
+void DryRun::restart() { peaks.assign(1, {"model", 0, {}}), peak_ = 0, seconds = {}, transfers.restart(); }
 
 void DryRun::spent(Work work, double time) {
   if (work == Work::products && peaks[peak_].range == "head") work = Work::head;
   seconds[static_cast<size_t>(work)] += time;
+  transfers.work(time);
 }
 
 c10::DataPtr DryRun::allocate(size_t size) {

@@ -11,6 +11,7 @@
 #include "halftone/config/job_config.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
+#include "halftone/train/transfers.h"
 
 namespace halftone {
 
@@ -47,6 +48,7 @@ class DryRun final : public c10::Allocator {
   std::array<double, kWorks.size()> seconds{};  // by Work
   const GpuRates* const rates;
   void spent(Work work, double time);
+  Transfers transfers;
   int64_t live = 0, host = 0;  // bytes, now: of the device, and of pinned host memory
   void worked(double flops) { peaks[peak_].flops += flops; }
   // Discards what was noted; memory stays.
@@ -78,16 +80,12 @@ class DryRun final : public c10::Allocator {
   uintptr_t next_ = 1 << 20;
 };
 
-// What the second of two steps notes: memory by range, and messages of this rank by communicator and operation.
+// What the second of two steps notes: memory by range, and this rank's traffic.
 struct DryStep {
   std::vector<DryRun::Peak> peaks;
   std::array<double, kWorks.size()> seconds{};
-  struct Message {
-    std::string communicator, operation;
-    int64_t calls = 0;
-    double bytes = 0;  // of all ranks' parts
-  };
-  std::vector<Message> messages;
+  std::vector<Traffic> traffic;
+  double slower_ms = 0;                                    // Transfers
   int64_t host_bytes = 0;                                  // optimizer states in host memory
   const DryRun::Peak* range(std::string_view name) const;  // null: none
   const DryRun::Peak& peak() const;

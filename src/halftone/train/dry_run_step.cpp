@@ -24,11 +24,8 @@ DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware,
   const parallel::Mesh mesh(p, world);
   DryStep step;
   DryRun dry(hardware, rates);
-  comm::Watch watch(rank, world, [&](const comm::Operation& o) {
-    auto m = std::ranges::find_if(step.messages, [&](const auto& m) { return m.communicator == o.group->name && m.operation == o.what; });
-    if (m == step.messages.end()) m = step.messages.insert(m, {o.group->name, o.what});
-    ++m->calls, m->bytes += static_cast<double>(o.bytes);
-  });
+  dry.transfers.reads_counts = p.expert_parallel_capacity == 0;
+  comm::Watch watch(rank, world, [&](comm::Operation& o, bool begins) { begins ? dry.transfers.begin(o) : dry.transfers.end(o); });
   std::unique_ptr<parallel::Axes> axes;
   Engine::Options options;
   options.device = at::kMeta, options.vocab_size = vocab_size, options.positions = config.training.seq_len;
@@ -49,7 +46,7 @@ DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware,
       b.labels = at::empty_like(b.input.tokens), b.valid_labels = b.labels.numel(), labels += b.valid_labels;
     }
     for (int number = 1; number <= 2; ++number) {
-      dry.restart(), step.messages.clear();
+      dry.restart();
       engine.accumulate(batches, number, labels * mesh.size("batch"));
       engine.update(1);
       engine.result();
@@ -57,6 +54,7 @@ DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware,
     step.host_bytes = dry.host;
   }
   step.peaks = dry.peaks, step.seconds = dry.seconds;
+  step.traffic = std::move(dry.transfers.traffic), step.slower_ms = dry.transfers.slower_ms;
   return step;
 }
 

@@ -16,6 +16,7 @@
 #include "halftone/train/dry_run.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/flops.h"
+#include "halftone/train/recompute.h"
 #include "halftone/train/silence.h"
 
 namespace halftone {
@@ -32,8 +33,6 @@ constexpr GpuRates kGpus[] = {{"H100", 79.2, 2.8e12, 3.1e12}, {"H200", 139.8, 4.
 
 std::string in_gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
-at::ScalarType type_of(const std::string& name) { return name == "float32" ? at::kFloat : at::kBFloat16; }
-
 // Number of a rank's communicators on its GPU.
 double communicators(const RankPart& part) {
   const auto open = [](int64_t ranks, int each) { return ranks > 1 ? each : 0; };
@@ -41,8 +40,6 @@ double communicators(const RankPart& part) {
   const int64_t world = part.pp * part.replicas * part.fsdp * part.tp;
   return open(part.fsdp, 2) + open(part.replicas, 1) + open(part.tp, 1) + open(part.cp, 1) + open(part.pp, 4) + experts + open(world, 1);
 }
-
-}  // namespace
 
 // The largest of a dry run's ranges of each kind.
 std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& t, const RankPart& part) {
@@ -68,12 +65,18 @@ std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& t, const
   return phases;
 }
 
-namespace {
+double sum_of(const std::vector<WorkTime>& work) {
+  double ms = 0;
+  for (const WorkTime& w : work) ms += w.ms;
+  return ms;
+}
 
-Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, const RankPart& part) {
+// Of one rank; rates null: no times.
+Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, const RankPart& part,
+                   const GpuRates* rates) {
   Estimate e;
-  const DryStep step = dry_step(config, vocab_size, device.hardware, world, part.rank);
-  e.memory_bytes = device.memory_gib * kGiB;
+  DryStep step = dry_step(config, vocab_size, device.hardware, world, part.rank, rates);
+  e.memory_bytes = device.memory_gib * kGiB, e.world = world;
   e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + communicators(part) * kCommunicator;
   const TrainingConfig& t = config.training;
   const int64_t rows = part.pp > 1 ? config.parallelism.pipeline_parallel_microbatch_size : t.local_batch_size, tokens = rows * t.seq_len;
@@ -84,60 +87,39 @@ Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDe
       e.block_bytes = std::max(e.block_bytes, static_cast<double>(p.kept * part.cp) / static_cast<double>(tokens));
   }
   e.host_memory_bytes = device.host_gib * kGiB, e.host_bytes = static_cast<double>(step.host_bytes);
+  if (rates != nullptr) e.work = work_times(step, part);
+  e.traffic = std::move(step.traffic);
   return e;
 }
 
-// For the rank that needs most.
-Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, int64_t layers) {
-  if (world == 1) return estimated(config, vocab_size, device, 1, RankPart());
-  std::optional<Estimate> most;
-  for (const RankPart& part : StepMesh(config, world, layers).parts) {
+// Memory of the rank that needs most; time and traffic of the slowest one, for which the others wait.
+Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, const StepMesh& mesh,
+                   const GpuRates* rates = nullptr) {
+  std::optional<Estimate> most, slowest;
+  for (const RankPart& part : mesh.parts) {
     if (!part.has_blocks()) continue;  // a rank with only the embedding or head
-    Estimate e = estimated(config, vocab_size, device, world, part);
+    Estimate e = estimated(config, vocab_size, device, mesh.mesh.world_size(), part, rates);
     e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, number {} of {} in the pipeline", part.rank, part.stage_rank, part.pp);
+    if (!slowest || e.step_ms() > slowest->step_ms()) slowest = e;
     if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
   }
-  return *most;
-}
-
-double sum_of(const std::vector<WorkTime>& work) {
-  double ms = 0;
-  for (const WorkTime& w : work) ms += w.ms;
-  return ms;
-}
-
-// Time and traffic of the slowest rank: the others wait for it.
-void add_times(Estimate& e, nn::Model& model, const JobConfig& config, int64_t vocab_size, const EstimateDevice& device) {
-  std::vector<std::string> remarks;
-  const bool timed = has_rates(model, config, device, remarks), host = e.host_bytes > 0;
-  const StepMesh mesh(config, e.world, model.blocks());
-  bool first = true;
-  for (const RankPart& part : mesh.parts) {
-    if (!part.has_blocks()) continue;
-    std::vector<WorkTime> work;
-    std::vector<std::string> told = remarks;
-    if (timed) work = work_times(dry_step(config, vocab_size, device.hardware, e.world, part.rank, device.rates), host, told);
-    std::vector<Traffic> traffic;
-    if (e.world > 1) traffic = step_traffic(StepShape(model, config, device, part), mesh.mesh, work);
-    if (std::exchange(first, false) || sum_of(work) > sum_of(e.work))
-      e.work = std::move(work), e.traffic = std::move(traffic), e.remarks = std::move(told);
-  }
+  most->work = std::move(slowest->work), most->traffic = std::move(slowest->traffic);
+  return *std::move(most);
 }
 
 // Settings that need less memory for the same model, GPU and batch per step (training.global_batch_size holds the latter).
-std::vector<Saving> savings(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, double peak, int64_t world,
-                            int64_t layers) {
+std::vector<Saving> savings(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, const Estimate& of, int64_t layers) {
   std::vector<Saving> all;
   const auto with = [&](const std::string& setting, auto&& set) {
     JobConfig other = config;
     set(other);
     Estimate e;
     try {
-      e = estimated(other, vocab_size, device, world, layers);
+      e = estimated(other, vocab_size, device, StepMesh(other, of.world, layers));
     } catch (const Error&) {  // a schedule file has so many micro-batches
       return;
     }
-    const double saved = peak - e.peak().bytes();
+    const double saved = of.peak().bytes() - e.peak().bytes();
     if (saved > 0 && (e.host_memory_bytes == 0 || e.host_bytes < e.host_memory_bytes)) all.push_back({setting, saved});
   };
   with("activation_checkpoint.mode = \"full\"", [](JobConfig& c) { c.activation_checkpoint.mode = "full"; });
@@ -177,78 +159,6 @@ EstimateDevice estimate_device(const std::string& asked, const std::string& trai
   return estimate_device("h100", "");
 }
 
-double StepShape::Block::key_value_width() const {
-  if (latent == nullptr) return static_cast<double>(2 * attention->readers()[1]->out_features());
-  const nn::LatentAttention::Shape& a = latent->shape();
-  return static_cast<double>(latent->output().in_features()) / static_cast<double>(a.v_dim) * static_cast<double>(a.qk_dim() + a.v_dim);
-}
-
-void StepShape::for_each_parameter(const std::function<void(nn::Parameter&)>& f) const {
-  model.for_each_parameter([&](nn::Parameter& p) {
-    if (part.has(nn::place_of(p, part.layers))) f(p);
-  });
-}
-
-double StepShape::codes_sent(const std::vector<nn::Linear*>& readers) const {
-  const LinearRecipe& r = readers.front()->recipe();
-  const OperandSpec& x = r.x_forward;
-  const bool one = std::ranges::all_of(readers, [&](const nn::Linear* l) { return l->recipe() == r && !l->has_norm() && !l->has_side(); });
-  if (part.sequence == 1 || !one || !x.quantized() || !can_share_rows(r)) return 0;
-  const double scales = x.granularity == Granularity::block ? (x.scale == ScaleFormat::fp32 ? 4.0 : 1.0) / x.block : 0;
-  return (x.element == Element::e2m1 || x.element == Element::int4 ? 0.5 : 1) + scales;
-}
-
-StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device, const RankPart& rank_part)
-    : model(m),
-      config(config),
-      device(device),
-      part(rank_part),
-      size(m.size()),
-      has_embedding(part.has(0)),
-      has_head(part.has(m.blocks() + 1)),
-      storage(type_of(config.training.dtype)),
-      compute(storage == at::kBFloat16 ? at::kBFloat16 : type_of(config.training.mixed_precision_param)),
-      stream(c10::promoteTypes(type_of(config.training.mixed_precision_residual), compute)),
-      c(static_cast<double>(c10::elementSize(compute))),
-      r(static_cast<double>(c10::elementSize(stream))),
-      tokens(config.training.local_batch_size * config.training.seq_len / part.cp),
-      micro_batches(parallel::microbatches_of_step(config.parallelism, config.training, part.batch)) {
-  if (part.pp > 1) tokens = config.parallelism.pipeline_parallel_microbatch_size * config.training.seq_len / part.cp;
-  size.heads /= part.tp, size.kv_heads /= part.tp;
-  std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // index among this rank's blocks
-  for (int64_t i = 0; i < m.blocks(); ++i) {
-    at[static_cast<size_t>(i)] = blocks.size();
-    if (!part.has(i + 1)) continue;
-    blocks.emplace_back().index = i;
-  }
-  m.for_each_module([&](nn::Module& module) {
-    if (module.block() >= 0 && !part.has(module.block() + 1)) return;
-    const bool gate = dynamic_cast<nn::RouterGate*>(&module) != nullptr;
-    if (auto* l = dynamic_cast<nn::Linear*>(&module); l && !gate && l->block() < 0) head = l;
-    if (module.block() < 0) return;
-    StepShape::Block& b = blocks.at(at[static_cast<size_t>(module.block())]);
-    if (auto* a = dynamic_cast<nn::Attention*>(&module)) b.attention = a;
-    if (auto* a = dynamic_cast<nn::LatentAttention*>(&module)) b.latent = a;
-    if (auto* f = dynamic_cast<nn::FeedForward*>(&module)) b.feed_forward = f;
-    if (auto* e = dynamic_cast<nn::MoE*>(&module)) {
-      const nn::Routing& r = e->shape().routing;
-      // If experts are sharded whole, the ranks of tp split the tokens before sending; as many rows arrive as leave.
-      const double room = part.ep > 1 && config.parallelism.expert_parallel_capacity > 0 ? config.parallelism.expert_parallel_capacity : 1;
-      const auto sent =
-          static_cast<int64_t>(room * static_cast<double>(tokens * r.top_k / (part.tp > 1 && !part.cuts_experts ? part.tp : 1)));
-      b.moe = e, b.sent_rows = static_cast<double>(sent) / static_cast<double>(tokens);
-    }
-  });
-  const bool whole =
-      std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return (b.attention || b.latent) && (b.feed_forward || b.moe); });
-  check(head != nullptr && whole && !blocks.empty(), "estimate: {} has blocks of other parts than attention and feed-forward",
-        config.model.name);
-  std::vector<int64_t> own;
-  for (const Block& b : blocks) own.push_back(b.index);
-  const nn::RecomputePlan plan = recompute_plan(m, config, device.hardware, own);
-  for (const int64_t i : own) recompute.push_back(plan[static_cast<size_t>(i)]);
-}
-
 double Phase::bytes() const {
   double sum = 0;
   for (const MemoryShare& s : shares) sum += s.bytes;
@@ -271,27 +181,30 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
     nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
   }
   const nn::ModelSize size = model.size();
-  std::vector<std::string> plan;
-  RankPart first;
+  const StepMesh mesh(config, world, size.layers);
+  std::vector<std::string> plan, remarks;
+  const RankPart& first = *std::ranges::find_if(mesh.parts, &RankPart::has_blocks);
+  const GpuRates* rates = has_rates(model, config, device, remarks) ? device.rates : nullptr;
   if (world > 1) {
-    const StepMesh mesh(config, world, size.layers);
-    first = *std::find_if(mesh.parts.begin(), mesh.parts.end(), [](const RankPart& part) { return part.has_blocks(); });
     cut_model(model, first);
     plan = plan_lines(model, mesh);
   }
-  Estimate e = estimated(config, vocab_size, device, world, model.blocks());
-  e.plan = std::move(plan), e.world = world;
+  Estimate e = estimated(config, vocab_size, device, mesh, rates);
+  e.plan = std::move(plan), e.remarks = std::move(remarks);
   e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
-  const StepShape shape(model, config, device, first);
-  add_times(e, model, config, vocab_size, device);
+  std::vector<int64_t> own;
+  for (int64_t i = 0; i < size.layers; ++i)
+    if (first.has(i + 1)) own.push_back(i);
+  const nn::RecomputePlan recompute = recompute_plan(model, config, device.hardware, own);
   constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
-  if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
+  const auto passes = static_cast<double>(parallel::microbatches_of_step(config.parallelism, config.training, first.batch));
+  if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(own.size()) * passes)
     e.remarks.emplace_back("at this size kernel launches, which are not counted, take longer than the kernels");
-  e.savings = savings(config, vocab_size, device, e.peak().bytes(), world, model.blocks());
+  e.savings = savings(config, vocab_size, device, e, size.layers);
   e.what = fmt::format("{} {}, {} layers, {} parameters, {} rows of {} tokens, recomputation {}, on {} with {:.1f} GiB", config.model.name,
                        config.model.flavor, size.layers, thousands(static_cast<double>(size.parameters)), config.training.local_batch_size,
-                       thousands(static_cast<double>(config.training.seq_len)),
-                       recompute_text(config.activation_checkpoint, shape.recompute), device.name, device.memory_gib);
+                       thousands(static_cast<double>(config.training.seq_len)), recompute_text(config.activation_checkpoint, recompute),
+                       device.name, device.memory_gib);
   if (built.block_causal) e.remarks.emplace_back("document masks: attention takes less time than estimated, on another path");
   return e;
 }
@@ -331,7 +244,7 @@ std::string traffic_text(const Estimate& e) {
   const bool times = !e.work.empty();
   std::string text = fmt::format("\nreceived per rank and step, GiB{}:\n", times ? "; ms, and exposed ms" : "");
   for (const Traffic& t : e.traffic) {
-    text += fmt::format("  {:<64} {:>8}", fmt::format("{}: {} of {}", t.axis, t.collective, t.what), in_gib(t.bytes));
+    text += fmt::format("  {:<64} {:>8}", fmt::format("{}: {} of {}", t.communicator, t.operation, t.dtype), in_gib(t.bytes));
     text += times ? fmt::format(" {:>9.1f} {:>9.1f}\n", t.ms, t.exposed_ms) : "\n";
   }
   return text;
@@ -365,7 +278,7 @@ nlohmann::ordered_json estimate_json(const Estimate& e) {
   nlohmann::ordered_json phases, owners, work, savings;
   for (const Phase& p : e.phases) phases[p.name] = p.bytes() / kGiB;
   for (const MemoryShare& s : e.peak().shares) owners[s.owner] = s.bytes / kGiB;
-  for (const WorkTime& w : e.work) work[std::string(w.work)] = w.ms;
+  for (const WorkTime& w : e.work) work[w.work] = w.ms;
   for (const Saving& s : e.savings) savings[s.setting] = s.bytes / kGiB;
   nlohmann::ordered_json out = {{"what", e.what},
                                 {"peak_memory_gib", e.peak().bytes() / kGiB},
@@ -382,9 +295,10 @@ nlohmann::ordered_json estimate_json(const Estimate& e) {
     out["world"] = e.world;
     nlohmann::ordered_json& traffic = out["traffic"];
     for (const Traffic& t : e.traffic)
-      traffic.push_back({{"axis", t.axis},
-                         {"collective", t.collective},
-                         {"what", t.what},
+      traffic.push_back({{"communicator", t.communicator},
+                         {"operation", t.operation},
+                         {"dtype", t.dtype},
+                         {"calls", t.calls},
                          {"bytes", t.bytes},
                          {"ms", t.ms},
                          {"exposed_ms", t.exposed_ms}});

@@ -9,11 +9,9 @@
 
 #include "halftone/config/job_config.h"
 #include "halftone/formats/support.h"
-#include "halftone/nn/latent_attention.h"
 #include "halftone/nn/model.h"
-#include "halftone/nn/moe.h"
 #include "halftone/train/estimate_mesh.h"
-#include "halftone/train/recompute.h"
+#include "halftone/train/transfers.h"
 
 // Predicts memory and time of a training step without a GPU and its memory: a dry run of the engine (train/dry_run.h).
 // docs/memory.md explains the terms.
@@ -49,7 +47,7 @@ struct Phase {
   double bytes() const;
 };
 struct WorkTime {
-  std::string_view work;
+  std::string work;
   double ms;
 };
 // A setting that lowers the peak.
@@ -96,46 +94,9 @@ nlohmann::ordered_json estimate_json(const Estimate& e);
 // Message for running out of memory; `said`: the allocator's message; when: "in step 3".
 std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
 
-// Input of estimate_traffic.cpp: the model on this rank, split for tensor and expert
-// parallelism, limited to the stages of `part`.
-struct StepShape {
-  struct Block {
-    nn::Attention* attention = nullptr;  // one of these two
-    nn::LatentAttention* latent = nullptr;
-    nn::FeedForward* feed_forward = nullptr;  // with experts, the shared ones
-    nn::MoE* moe = nullptr;
-    int64_t index = 0;     // in the model
-    double sent_rows = 0;  // sent to experts, per token
-    std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
-    double key_value_width() const;  // keys and values together
-  };
-  StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device, const RankPart& part = {});
-
-  nn::Model& model;
-  const JobConfig& config;
-  const EstimateDevice& device;
-  const RankPart part;
-  nn::ModelSize size;  // heads: on this rank
-  std::vector<Block> blocks;
-  nn::RecomputePlan recompute;  // of these blocks
-  nn::Linear* head = nullptr;
-  bool has_embedding, has_head;
-  at::ScalarType storage, compute, stream;
-  double c, r;                    // bytes per element of activations, and of the residual stream
-  int64_t tokens, micro_batches;  // on this rank: per micro-batch, and micro-batches per step
-  // Bytes per element of these linears' input if it is all-gathered over the tensor group as codes, 0: unquantised.
-  double codes_sent(const std::vector<nn::Linear*>& readers) const;
-  double stream_tokens() const { return static_cast<double>(tokens) / static_cast<double>(part.sequence); }  // between blocks
-  void for_each_parameter(const std::function<void(nn::Parameter&)>& f) const;                               // of the stages
-  double held(const nn::Parameter& p) const { return part.held(p); }
-  bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
-};
-// The largest of a dry run's ranges of each kind (train/dry_run.h).
-std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& training, const RankPart& part);
 // Whether times are known for this model and device; otherwise the reason is a remark.
 bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& device, std::vector<std::string>& remarks);
-std::vector<WorkTime> work_times(const DryStep& step, bool host_states, std::vector<std::string>& remarks);
-// Communication between ranks. `work`: the result of work_times(), to which exposed communication time is added.
-std::vector<Traffic> step_traffic(const StepShape& shape, const parallel::Mesh& mesh, std::vector<WorkTime>& work);
+// With waits for other ranks, and the pipeline's bubble.
+std::vector<WorkTime> work_times(const DryStep& step, const RankPart& part);
 
 }  // namespace halftone

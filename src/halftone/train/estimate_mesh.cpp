@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "halftone/base/error.h"
@@ -13,25 +12,15 @@
 #include "halftone/parallel/expert.h"
 #include "halftone/parallel/tensor.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/transfers.h"
 
 namespace halftone {
 namespace {
-
-// Receive rate per rank for large tensors (the bus bandwidth of NVIDIA's nccl-tests). NVLink 4: between two H100s of one host, in steps
-// with 30 MB to 1 GB per call; the same for all-gather, reduce-scatter and all-to-all, without NVLink multicast
-// (docs/benchmarks/parallel.md). InfiniBand NDR, 400 Gb/s, with one network card per GPU: NCCL's authors expect 46 to 48 GB/s.
-constexpr double kNvLink = 230e9, kInfiniBand = 45e9;
-// A hop of a ring, in seconds (hwLat of NCCL's tuning.cc, protocol Simple).
-constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
 
 // The shard that the first of so many ranks holds.
 nn::Parameter first_shard(nn::Parameter p, int64_t shards) {
   if (shards > 1 && p.numel() > 0) p.shard = nn::share_of(p, {shards, 0});
   return p;
-}
-
-int64_t on_first_node(const std::vector<int64_t>& ranks) {
-  return std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return r / kGpusOfNode == ranks.front() / kGpusOfNode; });
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("{}", fmt::join(shape, " x ")); }
@@ -54,20 +43,7 @@ bool RankPart::has_blocks() const {
          });
 }
 
-int64_t RankPart::stage_of(int64_t unit) const {
-  const auto found = std::find_if(stages.begin(), stages.end(), [&](const parallel::StageUnits& s) { return s.has(unit); });
-  return found == stages.end() ? 0 : found - stages.begin();
-}
-
 int64_t RankPart::shards_of(const nn::Parameter& p) const { return p.buffer ? 1 : p.expert ? efsdp : fsdp; }
-
-double RankPart::held(const nn::Parameter& p) const { return static_cast<double>(first_shard(p, shards_of(p)).held()); }
-
-double RankPart::moved(const nn::Parameter& p) const {
-  const int64_t shards = shards_of(p);
-  const nn::Parameter first = first_shard(p, shards);
-  return first.shard ? static_cast<double>(shards * first.shard->most) * static_cast<double>(first.row_length()) : 0;
-}
 
 StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mesh(config.parallelism, world) {
   const ParallelismConfig& p = config.parallelism;
@@ -87,7 +63,7 @@ StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mes
   for (size_t r = 0; r < parts.size(); ++r) {
     RankPart& part = parts[r];
     part.stage_rank = static_cast<int64_t>(r), part.rank = part.stage_rank * (world / all.pp);
-    part.actions = schedule.ranks[r], part.bubble = bubble, part.all_stages = schedule.stages;
+    part.bubble = bubble;
     for (size_t s = 0; s < stages.size(); ++s) {
       if (schedule.rank_of[s] == part.stage_rank) part.stages.push_back(stages[s]), part.stage_numbers.push_back(static_cast<int64_t>(s));
     }
@@ -100,27 +76,6 @@ void cut_model(nn::Model& model, const RankPart& part) {
         "parallelism.pipeline_parallel_degree = {}: the head shares the embedding's weights (tied), which are in another stage", part.pp);
   if (part.ep > 1) parallel::split_experts(model, 0, part.ep);
   parallel::split_tensors(model, {part.tp, 0, part.sequence > 1, part.cuts_experts});
-}
-
-Link link_of(const std::vector<int64_t>& ranks) {
-  const int64_t here = on_first_node(ranks);
-  if (here == static_cast<int64_t>(ranks.size())) return {"NVLink", kNvLink};
-  // Rings through a node use the network cards of all its GPUs in the group.
-  return {"InfiniBand", std::min(kNvLink, kInfiniBand * static_cast<double>(here))};
-}
-
-double transfer_seconds(const std::vector<int64_t>& ranks, std::string_view collective, double bytes, double calls) {
-  const auto n = static_cast<double>(ranks.size()), here = static_cast<double>(on_first_node(ranks));
-  if (n == 1) return 0;
-  const bool leaves = here < n;
-  const double hop = leaves ? kInfiniBandHop : kNvLinkHop;
-  if (collective == "send") return bytes / (leaves ? kInfiniBand : kNvLink) + calls * hop;
-  if (collective == "all-to-all") {  // each rank's share to each
-    const double out = bytes * (n - here) / (n - 1), inside = bytes - out;
-    return std::max(out / kInfiniBand, inside / kNvLink) + calls * hop;
-  }
-  const double nodes = std::ceil(n / here), rounds = collective == "all-reduce" ? 2 : 1;
-  return bytes / link_of(ranks).rate + calls * rounds * ((n - nodes) * kNvLinkHop + (leaves ? nodes - 1 : 0) * kInfiniBandHop);
 }
 
 std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {

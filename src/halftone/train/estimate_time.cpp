@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "halftone/train/dry_run.h"
+#include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 
 // A roofline: FLOPs or bytes of each kernel over a measured rate.
@@ -177,11 +179,29 @@ double attention_seconds(double flops, bool cudnn, int64_t d, int64_t v_dim, boo
   return flops / rate.flops * (forward ? rate.forward_share / share : (1 - rate.forward_share) / (1 - share));
 }
 
-std::vector<WorkTime> work_times(const DryStep& step, bool host_states, std::vector<std::string>& remarks) {
-  if (host_states) remarks.push_back(fmt::format("optimizer: states cross the host bus at {:.0f} GB/s each way", kBus / 1e9));
+std::vector<WorkTime> work_times(const DryStep& step, const RankPart& part) {
   std::vector<WorkTime> work;
-  for (size_t i = 0; i < kWorks.size(); ++i)
-    if (step.seconds[i] > 0) work.push_back({kWorks[i], 1e3 * step.seconds[i]});
+  double passes = step.slower_ms;
+  const auto add = [&](Work kind) {
+    const double ms = 1e3 * step.seconds[static_cast<size_t>(kind)];
+    if (ms > 0) work.push_back({std::string(kWorks[static_cast<size_t>(kind)]), ms});
+    return ms;
+  };
+  for (const Work kind : {Work::products, Work::attention, Work::elementwise, Work::quantisers, Work::head}) passes += add(kind);
+  std::map<std::string_view, double> waits;
+  for (const Traffic& t : step.traffic) waits[t.axis()] += t.exposed_ms;
+  for (const auto& [axis, ms] : waits)
+    if (ms > 0) work.push_back({fmt::format("waits for {}", axis), ms}), passes += ms;
+  if (step.slower_ms > 0) work.push_back({"work beside communication takes longer", step.slower_ms});
+  if (part.pp > 1) {
+    // Schedules hide all messages except those of the first micro-batch, there and back.
+    double message = 0;
+    for (const Traffic& t : step.traffic)
+      if (t.operation == "recv") message = std::max(message, t.ms / static_cast<double>(t.calls));
+    work.push_back({"waits for messages", 2 * static_cast<double>(part.pp - 1) * message});
+    work.push_back({"bubble of the pipeline", passes * part.bubble / (1 - part.bubble)});
+  }
+  add(Work::optimizer), add(Work::norm);
   return work;
 }
 
@@ -206,6 +226,8 @@ bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& 
                                                           : "GEMMs are emulated"));
     return false;
   }
+  if (keeps_states_on_host(config.training))
+    remarks.push_back(fmt::format("optimizer: states cross the host bus at {:.0f} GB/s each way", kBus / 1e9));
   for (const std::string_view name : unknown)
     remarks.push_back(fmt::format("{} has no measured rate: its GEMMs and quantisers are timed as those of like operands", name));
   return true;
