@@ -51,7 +51,7 @@ TEST(EstimateCommand, ADryRunIsOfSimulatedProcesses) {
       "16", 0, {"--parallelism.tensor_parallel_degree=2", "--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=4"});
   for (const char* line : {"mesh of 16 ranks", "  fsdp              4  ranks 0 2 4 6",
                            "stage 1   on rank 8       16 layers: 16 - 31, norm, output", "fsdp gathers: all-gather of BFloat16",
-                           "tp: reduce-scatter of BFloat16", "pp gradients down: recv of Float", "bubble of the pipeline", "per GPU, MFU"})
+                           "tp: reduce-scatter of BFloat16", "pp streams up: recv of Float", "bubble of the pipeline", "per GPU, MFU"})
     EXPECT_NE(out.find(line), std::string::npos) << line << "\n" << out;
   EXPECT_NE(out.find("layers.*.attention.wq"), std::string::npos);
   output("1", 3, {});  // 8B with its moments
