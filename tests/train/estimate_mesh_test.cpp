@@ -136,7 +136,7 @@ TEST(EstimateMesh, PipelinesHaveBubblesAndMicroBatchesUnderWay) {
   const auto kept = [&](const std::string& schedule, size_t rank) {
     const JobConfig config = tiny(with(schedule), 2);
     const StepMesh mesh(config, 2, 4);
-    EXPECT_NEAR(mesh.parts[rank].bubble, schedule == "Interleaved1F1B" ? 1.0 / 9 : 0.2, 1e-12) << schedule;
+    EXPECT_NEAR(mesh.bubble, schedule == "Interleaved1F1B" ? 1.0 / 9 : 0.2, 1e-12) << schedule;
     const DryStep step = dry_step(config, 0, Hardware::sm_90, 2, mesh.parts[rank].rank);
     const auto range = [&](int64_t block, const char* pass) { return step.range(fmt::format("layers.{} {}", block, pass)); };
     if (schedule == "Interleaved1F1B") return 0.0;
@@ -229,12 +229,12 @@ TEST(EstimateMesh, SharesAddUpToTheModel) {
     double held = 0;
     for (const RankPart& part : mesh.parts) {
       const DryStep step = dry_step(config, 0, Hardware::sm_90, world, part.rank);
-      held += static_cast<double>(world / part.pp * step.peak().owners.at("weights"));
+      held += static_cast<double>(world) / static_cast<double>(mesh.parts.size()) * static_cast<double>(step.peak().owners.at("weights"));
     }
-    const RankPart& part = mesh.parts[0];
     // Buffers hold multiples of 32 elements: a norm has 64.
-    const double room = kNorms / 64 * static_cast<double>((world / part.pp) * (part.fsdp == 4 ? 16 : 0));
-    EXPECT_DOUBLE_EQ(held, 4 * (static_cast<double>(part.replicas) * (kAll + kNorms * static_cast<double>(part.tp - 1)) + room)) << world;
+    const auto ranks = static_cast<double>(world) / static_cast<double>(mesh.parts.size()), tp = static_cast<double>(mesh.mesh.size("tp"));
+    const double replicas = static_cast<double>(mesh.mesh.size("dp_replicate")), room = mesh.mesh.size("fsdp") == 4 ? ranks * 9 * 16 : 0;
+    EXPECT_DOUBLE_EQ(held, 4 * (replicas * (kAll + kNorms * (tp - 1)) + room)) << world;
   }
   const double whole = share_of(on({}, 1).phases[0], "weights in float32");
   EXPECT_DOUBLE_EQ(whole, 4 * kAll);

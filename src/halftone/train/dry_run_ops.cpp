@@ -68,7 +68,7 @@ int64_t window(const std::optional<c10::SymInt>& left) { return left ? left->exp
 
 // q, k, v [B, S, heads, d], or [T, heads, d] with offsets.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& offsets,
-                                                                 const Optional&, c10::SymInt longest, c10::SymInt, double, bool causal,
+                                                                 const Optional&, c10::SymInt, c10::SymInt, double, bool causal,
                                                                  bool, std::optional<double>, std::optional<c10::SymInt> left,
                                                                  std::optional<c10::SymInt>, const Optional&, const Optional&) {
   const int64_t heads = q.size(-2);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "halftone/base/error.h"
@@ -11,6 +12,7 @@
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
+#include "halftone/parallel/data_parallel.h"
 #include "halftone/parallel/stages.h"
 #include "halftone/train/console.h"
 #include "halftone/train/dry_run.h"
@@ -33,17 +35,9 @@ constexpr GpuRates kGpus[] = {{"H100", 79.2, 2.8e12, 3.1e12}, {"H200", 139.8, 4.
 
 std::string in_gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
-// Number of a rank's communicators on its GPU.
-double communicators(const RankPart& part) {
-  const auto open = [](int64_t ranks, int each) { return ranks > 1 ? each : 0; };
-  const int experts = part.ep > 1 ? 1 + open(part.efsdp, 2) : 0;
-  const int64_t world = part.pp * part.replicas * part.fsdp * part.tp;
-  return open(part.fsdp, 2) + open(part.replicas, 1) + open(part.tp, 1) + open(part.cp, 1) + open(part.pp, 4) + experts + open(world, 1);
-}
-
 // The largest of a dry run's ranges of each kind.
-std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& t, const RankPart& part) {
-  const char* gathered = part.reshard ? "gathered weights: two blocks, embedding or head" : "gathered weights of all units";
+std::vector<Phase> phases_of(const DryStep& step, const TrainingConfig& t, bool reshard) {
+  const char* gathered = reshard ? "gathered weights: two blocks, embedding or head" : "gathered weights of all units";
   std::vector<Phase> phases;
   const auto add = [&](std::initializer_list<std::string_view> kinds) {
     const DryRun::Peak* most = nullptr;
@@ -72,22 +66,26 @@ double sum_of(const std::vector<WorkTime>& work) {
 }
 
 // Of one rank; rates null: no times.
-Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world, const RankPart& part,
-                   const GpuRates* rates) {
-  Estimate e;
-  DryStep step = dry_step(config, vocab_size, device.hardware, world, part.rank, rates);
-  e.memory_bytes = device.memory_gib * kGiB, e.world = world;
-  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + communicators(part) * kCommunicator;
+Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, const StepMesh& step_mesh,
+                   const RankPart& part, const GpuRates* rates) {
+  const parallel::Mesh& mesh = step_mesh.mesh;
   const TrainingConfig& t = config.training;
-  const int64_t rows = part.pp > 1 ? config.parallelism.pipeline_parallel_microbatch_size : t.local_batch_size, tokens = rows * t.seq_len;
-  e.tokens = tokens * parallel::microbatches_of_step(config.parallelism, t, part.batch) * part.batch;
-  e.phases = phases_of(step, t, part);
-  for (const DryRun::Peak& p : step.peaks) {
-    if (p.range.starts_with("layers.") && p.range.ends_with(" forward"))
-      e.block_bytes = std::max(e.block_bytes, static_cast<double>(p.kept * part.cp) / static_cast<double>(tokens));
+  const ParallelismConfig& p = config.parallelism;
+  DryStep step = dry_step(config, vocab_size, device.hardware, mesh.world_size(), part.rank, rates);
+  Estimate e;
+  e.memory_bytes = device.memory_gib * kGiB, e.world = mesh.world_size();
+  std::set<std::string_view> communicators;
+  for (const Traffic& traffic : step.traffic) communicators.insert(traffic.communicator);
+  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + static_cast<double>(communicators.size()) * kCommunicator;
+  const int64_t rows = mesh.size("pp") > 1 ? p.pipeline_parallel_microbatch_size : t.local_batch_size, tokens = rows * t.seq_len;
+  e.tokens = tokens * parallel::microbatches_of_step(p, t, mesh.size("batch")) * mesh.size("batch");
+  e.phases = phases_of(step, t, parallel::reshards(p));
+  for (const DryRun::Peak& peak : step.peaks) {
+    if (peak.range.starts_with("layers.") && peak.range.ends_with(" forward"))
+      e.block_bytes = std::max(e.block_bytes, static_cast<double>(peak.kept * mesh.size("cp")) / static_cast<double>(tokens));
   }
   e.host_memory_bytes = device.host_gib * kGiB, e.host_bytes = static_cast<double>(step.host_bytes);
-  if (rates != nullptr) e.work = work_times(step, part);
+  if (rates != nullptr) e.work = work_times(step, mesh.size("pp"), step_mesh.bubble);
   e.traffic = std::move(step.traffic);
   return e;
 }
@@ -97,9 +95,11 @@ Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDe
                    const GpuRates* rates = nullptr) {
   std::optional<Estimate> most, slowest;
   for (const RankPart& part : mesh.parts) {
-    if (!part.has_blocks()) continue;  // a rank with only the embedding or head
-    Estimate e = estimated(config, vocab_size, device, mesh.mesh.world_size(), part, rates);
-    e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, number {} of {} in the pipeline", part.rank, part.stage_rank, part.pp);
+    if (part.blocks.empty()) continue;  // a rank with only the embedding or head
+    Estimate e = estimated(config, vocab_size, device, mesh, part, rates);
+    e.heaviest = mesh.stages.empty()
+                     ? "every rank"
+                     : fmt::format("rank {}, number {} of {} in the pipeline", part.rank, part.stage_rank, mesh.parts.size());
     if (!slowest || e.step_ms() > slowest->step_ms()) slowest = e;
     if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
   }
@@ -183,21 +183,15 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   const nn::ModelSize size = model.size();
   const StepMesh mesh(config, world, size.layers);
   std::vector<std::string> plan, remarks;
-  const RankPart& first = *std::ranges::find_if(mesh.parts, &RankPart::has_blocks);
+  const std::vector<int64_t>& own = std::ranges::find_if(mesh.parts, [](const RankPart& p) { return !p.blocks.empty(); })->blocks;
   const GpuRates* rates = has_rates(model, config, device, remarks) ? device.rates : nullptr;
-  if (world > 1) {
-    cut_model(model, first);
-    plan = plan_lines(model, mesh);
-  }
+  if (world > 1) plan = plan_lines(model, config.parallelism, mesh);
   Estimate e = estimated(config, vocab_size, device, mesh, rates);
   e.plan = std::move(plan), e.remarks = std::move(remarks);
   e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
-  std::vector<int64_t> own;
-  for (int64_t i = 0; i < size.layers; ++i)
-    if (first.has(i + 1)) own.push_back(i);
   const nn::RecomputePlan recompute = recompute_plan(model, config, device.hardware, own);
   constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
-  const auto passes = static_cast<double>(parallel::microbatches_of_step(config.parallelism, config.training, first.batch));
+  const auto passes = static_cast<double>(parallel::microbatches_of_step(config.parallelism, config.training, mesh.mesh.size("batch")));
   if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(own.size()) * passes)
     e.remarks.emplace_back("at this size kernel launches, which are not counted, take longer than the kernels");
   e.savings = savings(config, vocab_size, device, e, size.layers);

@@ -97,6 +97,6 @@ std::string out_of_memory_text(std::string_view said, std::string_view when, con
 // Whether times are known for this model and device; otherwise the reason is a remark.
 bool has_rates(nn::Model& model, const JobConfig& config, const EstimateDevice& device, std::vector<std::string>& remarks);
 // With waits for other ranks, and the pipeline's bubble.
-std::vector<WorkTime> work_times(const DryStep& step, const RankPart& part);
+std::vector<WorkTime> work_times(const DryStep& step, int64_t stage_ranks, double bubble);
 
 }  // namespace halftone

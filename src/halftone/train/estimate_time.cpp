@@ -179,7 +179,7 @@ double attention_seconds(double flops, bool cudnn, int64_t d, int64_t v_dim, boo
   return flops / rate.flops * (forward ? rate.forward_share / share : (1 - rate.forward_share) / (1 - share));
 }
 
-std::vector<WorkTime> work_times(const DryStep& step, const RankPart& part) {
+std::vector<WorkTime> work_times(const DryStep& step, int64_t stage_ranks, double bubble) {
   std::vector<WorkTime> work;
   double passes = step.slower_ms;
   const auto add = [&](Work kind) {
@@ -193,13 +193,13 @@ std::vector<WorkTime> work_times(const DryStep& step, const RankPart& part) {
   for (const auto& [axis, ms] : waits)
     if (ms > 0) work.push_back({fmt::format("waits for {}", axis), ms}), passes += ms;
   if (step.slower_ms > 0) work.push_back({"work beside communication takes longer", step.slower_ms});
-  if (part.pp > 1) {
+  if (stage_ranks > 1) {
     // Schedules hide all messages except those of the first micro-batch, there and back.
     double message = 0;
     for (const Traffic& t : step.traffic)
       if (t.operation == "recv") message = std::max(message, t.ms / static_cast<double>(t.calls));
-    work.push_back({"waits for messages", 2 * static_cast<double>(part.pp - 1) * message});
-    work.push_back({"bubble of the pipeline", passes * part.bubble / (1 - part.bubble)});
+    work.push_back({"waits for messages", 2 * static_cast<double>(stage_ranks - 1) * message});
+    work.push_back({"bubble of the pipeline", passes * bubble / (1 - bubble)});
   }
   add(Work::optimizer), add(Work::norm);
   return work;
