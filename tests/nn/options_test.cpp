@@ -283,7 +283,25 @@ TEST(Options, IllegalCombinationsAreRefused) {
       {"int8", "wgrad_hp", [](auto& o) { o.wgrad_hp = true; }},
       {"fp8_tensorwise", "wgrad_hp", [](auto& o) { o.wgrad_hp = true; }},
       {"fp8_rowwise", "stochastic_rounding", [](auto& o) { o.stochastic_rounding = true; }},
-      {"mxfp4", "grad_weight", [](auto& o) { o.grad_weight = false; }},
+      {"fp8_rowwise", "grad_weight", [](auto& o) { o.grad_weight = false; }},
+      {"mxfp4", "grad_weight", [](auto& o) { o.grad_weight = false, o.wgrad_hp = true; }},
+      {"mxfp4", "use_hadamard", [](auto& o) { o.use_hadamard = true, o.grad_weight = false; }},
+      {"mxfp4", "use_hadamard", [](auto& o) { o.use_hadamard = true, o.x_hp = true; }},
+      {"nvfp4", "use_hadamard", [](auto& o) { o.use_hadamard = true, o.dy_hp = true; }},
+      {"mxfp4", "clip_mode", [](auto& o) { o.clip_mode = "static", o.grad_weight = false; }},
+      {"mxfp4", "clip_mode", [](auto& o) { o.clip_mode = "static", o.dy_hp = true; }},
+      {"mxfp4", "clip_mode", [](auto& o) { o.clip_mode = "dynamic", o.x_hp = true; }},
+      {"amdfp4", "use_sr_grad", [](auto& o) { o.use_sr_grad = true, o.dy_hp = true; }},
+      {"mxfp8_e4m3", "use_sr_grad", [](auto& o) { o.use_sr_grad = true, o.grad_input = false, o.wgrad_hp = true; }},
+      {"nvfp4", "use_dge", [](auto& o) { o.use_dge = true, o.output = false; }},
+      {"nvfp4", "use_dge", [](auto& o) { o.use_dge = true, o.w_hp = true; }},
+      {"mxfp4", "deosc_step", [](auto& o) { o.deosc_step = 10, o.output = false; }},
+      {"mxfp4", "deosc_step", [](auto& o) { o.deosc_step = 10, o.w_hp = true; }},
+      {"mxfp4", "deosc_period", [](auto& o) { o.deosc_period = 10, o.w_hp = true; }},
+      {"nvfp4", "x_hp", [](auto& o) { o.style = "torchao", o.x_hp = true; }},
+      {"nvfp4", "output", [](auto& o) { o.style = "torchao", o.output = false; }},
+      {"int8", "x_hp", [](auto& o) { o.x_hp = true; }},
+      {"fp8_rowwise", "w_hp", [](auto& o) { o.w_hp = true; }},
       {"int8", "activation", [](auto& o) { o.activation = "int8"; }},
       {"int8_weight", "activation", [](auto& o) { o.activation = "int4"; }},
       {"fp8_blockwise", "fast_accum", [](auto& o) { o.fast_accum = std::vector<std::string>{"forward"}; }},
@@ -343,6 +361,47 @@ TEST(Options, PresetsFillWhatIsNotSet) {
   EXPECT_TRUE(torchao.dy_wgrad.stochastic);
   EXPECT_FALSE(torchao.x_wgrad.stochastic);
   EXPECT_FALSE(recipe("fp8_rowwise", [](auto& o) { o.fast_accum = std::vector<std::string>{}; }).linear.fast_accum[0]);
+}
+
+// A letter per operand, in the order of a LinearRecipe: q quantised, h in the compute dtype.
+std::string operands_text(const LinearRecipe& r) {
+  std::string text;
+  for (const OperandSpec* s : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) {
+    text += s->quantized() ? 'q' : 'h';
+    EXPECT_TRUE(s->quantized() || *s == OperandSpec()) << r.name << ": a property of an unquantised operand";
+  }
+  return text;
+}
+
+TEST(Options, ProductsAndOperandsAreLeftInTheComputeDtype) {
+  struct Case {
+    void (*set)(RecipeOptions&);
+    const char* operands;
+    bool rotates, deoscillates;
+  };
+  for (const Case& c : std::initializer_list<Case>{{[](RecipeOptions&) {}, "qqqqqq", true, true},
+                                                   {[](RecipeOptions& o) { o.output = false; }, "hhqqqq", true, false},
+                                                   {[](RecipeOptions& o) { o.grad_input = false; }, "qqhhqq", true, true},
+                                                   {[](RecipeOptions& o) { o.grad_weight = false; }, "qqqqhh", false, true},
+                                                   {[](RecipeOptions& o) { o.x_hp = true; }, "hqqqqh", false, true},
+                                                   {[](RecipeOptions& o) { o.w_hp = true; }, "qhqhqq", true, false},
+                                                   {[](RecipeOptions& o) { o.dy_hp = true; }, "qqhqhq", false, true},
+                                                   {[](RecipeOptions& o) { o.x_hp = o.dy_hp = true; }, "hqhqhh", false, true},
+                                                   {[](RecipeOptions& o) { o.output = false, o.dy_hp = true; }, "hhhqhq", false, false}}) {
+    for (const char* scheme : {"mxfp4", "nvfp4", "amdfp4"}) {
+      const LayerRecipe r = recipe(scheme, c.set);
+      EXPECT_EQ(operands_text(r.linear), c.operands) << scheme;
+      EXPECT_EQ(r.linear.x_wgrad.hadamard, c.rotates ? 32 : 0) << scheme << " " << c.operands;
+      EXPECT_EQ(r.linear.dy_wgrad.hadamard, c.rotates ? 32 : 0) << scheme << " " << c.operands;
+      EXPECT_EQ(r.deosc.step, c.deoscillates ? 2000 : 0) << scheme << " " << c.operands;
+      // W of dgrad reads the codes of the forward W only if these exist.
+      EXPECT_EQ(r.linear.w_dgrad.same_as_forward, r.linear.w_dgrad.quantized() && r.linear.w_forward.quantized()) << c.operands;
+    }
+    EXPECT_EQ(operands_text(recipe("mxfp8_e4m3", c.set).linear), c.operands);
+  }
+  const LinearRecipe square = recipe("mxfp4", [](auto& o) { o.use_2dblock_x = true, o.output = o.grad_input = false; }).linear;
+  EXPECT_FALSE(square.x_wgrad.same_as_forward || square.dy_wgrad.same_as_forward);
+  EXPECT_EQ(operands_text(recipe("fp8_rowwise", [](auto& o) { o.wgrad_hp = true; }).linear), "qqqqhh");
 }
 
 }  // namespace

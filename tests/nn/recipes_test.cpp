@@ -28,6 +28,11 @@ const std::vector<Variant>& variants() {
         v.push_back({name + "_1dw", name, [](auto& o) { o.use_2dblock_w = false; }});
         v.push_back({name + "_2dx_sr", name, [](auto& o) { o.use_2dblock_x = true, o.use_sr_grad = true; }});
         v.push_back({name + "_wgrad_hp", name, [](auto& o) { o.wgrad_hp = true; }});
+        v.push_back({name + "_only_output", name, [](auto& o) { o.grad_input = o.grad_weight = false; }});
+        v.push_back({name + "_no_output", name, [](auto& o) { o.output = false; }});
+        v.push_back({name + "_x_hp", name, [](auto& o) { o.x_hp = true; }});
+        v.push_back({name + "_w_hp", name, [](auto& o) { o.w_hp = true; }});
+        v.push_back({name + "_dy_hp", name, [](auto& o) { o.dy_hp = true; }});
       }
       if (name == "int8" || name == "int4") {
         v.push_back({name + "_sr", name, [](auto& o) { o.stochastic_rounding = true; }});
@@ -44,6 +49,12 @@ const std::vector<Variant>& variants() {
     v.push_back({"nvfp4_no_outer", "nvfp4", [](auto& o) { o.two_level_scaling = "none"; }});
     v.push_back({"mxfp4_macro", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise"; }});
     v.push_back({"mxfp4_macro_2dx", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.use_2dblock_x = true; }});
+    v.push_back({"mxfp4_macro_x_hp", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.x_hp = true; }});
+    v.push_back({"mxfp4_macro_w_hp", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.w_hp = true; }});
+    v.push_back({"mxfp4_macro_dy_hp", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.dy_hp = true; }});
+    v.push_back({"mxfp4_2dx_no_output", "mxfp4", [](auto& o) { o.use_2dblock_x = true, o.output = false; }});
+    v.push_back({"mxfp4_2dx_no_grad_input", "mxfp4", [](auto& o) { o.use_2dblock_x = true, o.grad_input = false; }});
+    v.push_back({"mxfp4_dy_hp_emulated", "mxfp4", [](auto& o) { o.emulate = true, o.dy_hp = true; }});
     v.push_back({"mxfp4_emulated", "mxfp4", [](auto& o) { o.emulate = true; }});
     v.push_back({"mxfp4_static_clip", "mxfp4", [](auto& o) { o.clip_mode = "static"; }});
     v.push_back({"mxfp4_dynamic_clip", "mxfp4", [](auto& o) { o.clip_mode = "dynamic"; }});

@@ -45,6 +45,7 @@ double sqnr(const at::Tensor& reference, const at::Tensor& y) {
 struct Case {
   std::string recipe;
   bool stochastic = false, dge = false, emulate = false, macro = false;
+  char hp = 0;  // x, w or d: this operand stays in the compute dtype
 };
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -56,6 +57,10 @@ std::vector<Case> cases() {
   for (const char* name : {"int8", "mxfp8_e4m3", "nvfp4"}) all.push_back({name, true});
   for (const char* name : {"mxfp4", "nvfp4", "amdfp4"}) all.push_back({.recipe = name, .dge = true});
   for (const bool emulate : {false, true}) all.push_back({.recipe = "mxfp4", .dge = true, .emulate = emulate, .macro = true});
+  for (const char hp : {'x', 'w', 'd'}) {
+    for (const bool macro : {false, true}) all.push_back({.recipe = "mxfp4", .macro = macro, .hp = hp});
+    all.push_back({.recipe = "nvfp4", .hp = hp});
+  }
   return all;
 }
 LinearRecipe recipe_of(const Case& c) {
@@ -66,6 +71,10 @@ LinearRecipe recipe_of(const Case& c) {
   if (c.stochastic) {
     for (OperandSpec* o : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) o->stochastic = true;
   }
+  if (c.hp == 'x' || c.hp == 'd') r.dy_wgrad.hadamard = r.x_wgrad.hadamard = 0;
+  if (c.hp == 'x') r.x_forward = r.x_wgrad = {};
+  if (c.hp == 'w') r.w_forward = r.w_dgrad = {};
+  if (c.hp == 'd') r.dy_dgrad = r.dy_wgrad = {};
   return r;
 }
 
@@ -133,7 +142,7 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
 std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>>& info) {
   const Case& c = std::get<1>(info.param);
   return std::get<0>(info.param) + "_" + c.recipe + (c.stochastic ? "_stochastic" : "") + (c.dge ? "_dge" : "") +
-         (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "");
+         (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "") + (c.hp ? std::string("_hp_") + c.hp : "");
 }
 // Rows gathered directly into operands, forward, and backward with their gates: bit for bit equal to rows gathered into a buffer first.
 TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {

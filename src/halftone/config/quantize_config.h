@@ -99,7 +99,7 @@ struct RecipeOptions {
   std::optional<bool> use_uos;
   std::optional<std::string> scale_mode;
   std::string style = "alto";
-  std::optional<bool> wgrad_hp;
+  std::optional<bool> wgrad_hp, x_hp, w_hp, dy_hp;
   bool stochastic_rounding = false, output = true, grad_input = true, grad_weight = true;
   std::string activation = "none";
   std::optional<StringList> fast_accum;

@@ -35,7 +35,10 @@ class SchemeOptions {
     const bool nothing = value.is_null() || value == false || value == "none" || value == 0;
     return value != usual && (usual == true || !nothing);
   }
-  bool on(std::string_view option) const { return asks(field(option), value(option)); }
+  bool on(std::string_view option) const {
+    const Json set = value(option);
+    return !set.is_null() && asks(field(option), set);
+  }
   // The value of an unset option. Null: the row's operands say it.
   Json preset(std::string_view option) const {
     const std::string_view alto = field(option).info.alto;
@@ -47,7 +50,13 @@ class SchemeOptions {
   // The value with which the scheme runs.
   Json resolved(std::string_view option) const {
     const Json set = value(option);
-    return set.is_null() && has(option) ? preset(option) : set;
+    if (!set.is_null() || !has(option)) return set;
+    return excluded(option) ? parse_scalar(field(option).info.alto) : preset(option);
+  }
+  // Whether another option that is on leaves no place for this one.
+  bool excluded(std::string_view option) const {
+    const auto row = std::ranges::find(recipe_options(), option, &RecipeOption::name);
+    return std::ranges::any_of(row->excludes, [&](const auto& e) { return on(e.other); });
   }
 
   const Scheme& scheme;
@@ -105,6 +114,8 @@ std::vector<RecipeOption> option_rows() {
     return rows.emplace_back(RecipeOption{name, member, help, std::move(info)});
   };
   constexpr std::string_view kNotQuantised = "the operands of the weight gradient are not quantised";
+  constexpr std::string_view kOneOfTwo = "one operand of the weight gradient is not quantised";
+  constexpr std::string_view kNoCodes = "the forward GEMM reads no codes of W";
   row("use_2dblock_x", &O::use_2dblock_x, "false", "square scale blocks for X and dY").apply = [](L& l, const O& o) {
     set_blocks(*o.use_2dblock_x, {&l.linear.x_forward, &l.linear.dy_dgrad}, {&l.linear.x_wgrad, &l.linear.dy_wgrad});
   };
@@ -113,13 +124,19 @@ std::vector<RecipeOption> option_rows() {
   };
   row("use_hadamard", &O::use_hadamard, "false", "random Hadamard transform over tokens, on X and dY of wgrad").apply =
       [](L& l, const O& o) { set_wgrad(l, &OperandSpec::hadamard, *o.use_hadamard ? 32 : 0); };
-  rows.back().excludes = {{"use_2dblock_x", "no 1-D operand of the weight gradient is left to rotate"}, {"wgrad_hp", kNotQuantised}};
+  rows.back().excludes = {{"use_2dblock_x", "no 1-D operand of the weight gradient is left to rotate"},
+                          {"wgrad_hp", kNotQuantised},
+                          {"grad_weight", kNotQuantised},
+                          {"x_hp", kOneOfTwo},
+                          {"dy_hp", kOneOfTwo}};
   row("use_sr_grad", &O::use_sr_grad, "false", "stochastic rounding of dY").apply = [](L& l, const O& o) {
     l.linear.dy_dgrad.stochastic = l.linear.dy_wgrad.stochastic = *o.use_sr_grad;
   };
+  rows.back().excludes = {{"dy_hp", "dY is not quantised"}};
   rows.back().objection = [](const S& s) -> Objection {
-    if (s.has("grad_input") && s.on("use_sr_grad") && !s.o.grad_input && !s.o.grad_weight)
-      return {" has no effect with quantize.grad_input = false and quantize.grad_weight = false: no gradient is quantised"};
+    if (s.has("grad_input") && s.on("use_sr_grad") && !s.o.grad_input && (!s.o.grad_weight || s.on("wgrad_hp")))
+      return {fmt::format(" has no effect with quantize.grad_input = false and quantize.{}: no gradient is quantised",
+                          s.o.grad_weight ? "wgrad_hp" : "grad_weight = false")};
     if (!s.on("stochastic_rounding") || !s.o.use_sr_grad) return {};
     return {" has no effect beside quantize.stochastic_rounding, which rounds every quantised operand so; leave it unset",
             "stochastic_rounding"};
@@ -127,6 +144,7 @@ std::vector<RecipeOption> option_rows() {
   row("use_dge", &O::use_dge, "false", "differentiable gradient estimator on dW").apply = [](L& l, const O& o) {
     l.linear.dge = *o.use_dge;
   };
+  rows.back().excludes = {{"output", kNoCodes}, {"w_hp", kNoCodes}};
   row("two_level_scaling", &O::two_level_scaling, "none", "second level of scales: tensorwise (nvfp4, amdfp4), blockwise (mxfp4)",
       words_of(kTwoLevelNames))
       .apply = [](L& l, const O& o) { set_all(l, &OperandSpec::two_level, *find_named(kTwoLevelNames, *o.two_level_scaling)); };
@@ -136,6 +154,9 @@ std::vector<RecipeOption> option_rows() {
   rows.back().excludes = {{"use_2dblock_x", "it clips 1-D operands of the weight gradient"},
                           {"use_uos", "scales of that rule are not clipped"},
                           {"wgrad_hp", kNotQuantised},
+                          {"grad_weight", kNotQuantised},
+                          {"x_hp", kOneOfTwo},
+                          {"dy_hp", kOneOfTwo},
                           {"two_level_scaling", "which already brings each block to the largest code"}};
   rows.back().objection = [](const S& s) -> Objection {
     if (s.value("clip_mode") != "dynamic" || s.resolved("use_hadamard") == true) return {};
@@ -160,12 +181,24 @@ std::vector<RecipeOption> option_rows() {
   };
   row("output", &O::output, "", "quantize the forward GEMM").apply = [](L& l, const O& o) {
     leave_hp(l.linear.x_forward, l.linear.w_forward, !o.output);
+    if (!o.output) l.linear.w_dgrad.same_as_forward = l.linear.x_wgrad.same_as_forward = false;
   };
   row("grad_input", &O::grad_input, "", "quantize the dgrad GEMM").apply = [](L& l, const O& o) {
     leave_hp(l.linear.dy_dgrad, l.linear.w_dgrad, !o.grad_input);
+    if (!o.grad_input) l.linear.dy_wgrad.same_as_forward = false;
   };
   row("grad_weight", &O::grad_weight, "", "quantize the wgrad GEMM").apply = [](L& l, const O& o) {
     leave_hp(l.linear.dy_wgrad, l.linear.x_wgrad, !o.grad_weight);
+  };
+  rows.back().excludes = {{"wgrad_hp", "both leave the weight gradient in the compute dtype; drop one"}};
+  row("x_hp", &O::x_hp, "false", "X stays in the compute dtype, in forward and wgrad").apply = [](L& l, const O& o) {
+    leave_hp(l.linear.x_forward, l.linear.x_wgrad, *o.x_hp);
+  };
+  row("w_hp", &O::w_hp, "false", "W stays in the compute dtype, in forward and dgrad").apply = [](L& l, const O& o) {
+    leave_hp(l.linear.w_forward, l.linear.w_dgrad, *o.w_hp);
+  };
+  row("dy_hp", &O::dy_hp, "false", "dY stays in the compute dtype, in dgrad and wgrad").apply = [](L& l, const O& o) {
+    leave_hp(l.linear.dy_dgrad, l.linear.dy_wgrad, *o.dy_hp);
   };
   row("activation", &O::activation, "", "quantization of activations in a weight-only scheme", {"none", "int8", "int8_sr"}).apply =
       [](L& l, const O& o) {
@@ -195,6 +228,7 @@ std::vector<RecipeOption> option_rows() {
   };
   row("deosc_step", &O::deosc_step, "0", "first step of weight de-oscillation; 0 = never", {}, Scope::layer, 0).apply =
       [](L& l, const O& o) { l.deosc.step = *o.deosc_step; };
+  rows.back().excludes = {{"output", kNoCodes}, {"w_hp", kNoCodes}};
   row("deosc_period", &O::deosc_period, "200", "de-oscillation window in steps", {}, Scope::layer, 1).apply = [](L& l, const O& o) {
     l.deosc.period = *o.deosc_period;
   };
@@ -246,9 +280,11 @@ std::vector<Refusal> refusals_of(RecipeOptions options, const Words& names, std:
   }
   for (const Scheme& scheme : schemes) {
     const S s(scheme, options);
+    const auto off = [&](std::string_view option) { return s.value(option) == false ? " = false" : ""; };
     for (const RecipeOption& row : recipe_options()) {
       for (const auto& [other, why] : row.excludes) {
-        if (s.on(row.name) && s.on(other)) refuse(row.name, other, fmt::format(" does not go with quantize.{}: {}", other, why));
+        if (!s.on(row.name) || !s.on(other)) continue;
+        refuse(row.name, other, fmt::format("{} does not go with quantize.{}{}: {}", off(row.name), other, off(other), why));
       }
       const Json set = s.value(row.name);
       const auto fixed = s.on("style") ? find_word(scheme.torchao, row.name) : std::nullopt;
@@ -333,8 +369,7 @@ LayerRecipe layer_recipe(const Scheme& scheme, const RecipeOptions& options, con
   result.linear = scheme, result.scheme = scheme, result.deosc_asked = options.deosc_step.has_value();
   for (const RecipeOption& row : recipe_options()) {  // unset options take the preset's value, unless a set one excludes it
     if (!s.has(row.name) || !s.value(row.name).is_null()) continue;
-    const bool excluded = std::any_of(row.excludes.begin(), row.excludes.end(), [&](const auto& e) { return s.on(e.other); });
-    if (const Json v = excluded ? parse_scalar(row.info.alto) : s.preset(row.name); !v.is_null()) set_value(s.field(row.name), v);
+    if (const Json v = s.resolved(row.name); !v.is_null()) set_value(s.field(row.name), v);
   }
   if (s.has("scale_mode") && !s.o.scale_mode && !s.on("use_uos")) s.o.scale_mode = name_of(kScaleModeNames, scheme.w_forward.mode);
   for (const RecipeOption& row : recipe_options()) {

@@ -15,11 +15,14 @@ void check_options(const QuantizeConfig& q, const RuleContext& c) {
   for (const Refusal& r : refusals(q, schemes)) rule(c, false, {r.option.c_str(), r.other.c_str()}, "{}", r.text);
   for (const std::string_view scheme : schemes) {
     const std::optional<Scheme> row = find_linear_recipe(scheme);
-    rule(c, !row || !row->find_option("output") || q.output || q.grad_input || q.grad_weight,
-         {"quantize.output", "quantize.grad_input", "quantize.grad_weight"},
-         "quantize.output, quantize.grad_input and quantize.grad_weight are all false, so that {} quantizes nothing; use quantize.scheme = "
-         "none",
-         scheme);
+    if (!row || !row->find_option("output")) continue;
+    const auto hp = [&](const char* name, const std::optional<bool>& set) { return row->find_option(name) && set.value_or(false); };
+    const bool x = !hp("x_hp", q.x_hp), w = !hp("w_hp", q.w_hp), dy = !hp("dy_hp", q.dy_hp);
+    rule(c, (q.output && (x || w)) || (q.grad_input && (dy || w)) || (q.grad_weight && !hp("wgrad_hp", q.wgrad_hp) && (dy || x)),
+         {"quantize.output", "quantize.grad_input", "quantize.grad_weight", "quantize.x_hp", "quantize.w_hp"},
+         "quantize.output, grad_input, grad_weight{} leave every operand in the compute dtype, so that {} quantizes nothing; use "
+         "quantize.scheme = none",
+         row->find_option("x_hp") ? ", wgrad_hp, x_hp, w_hp and dy_hp" : "", scheme);
   }
 }
 

@@ -167,10 +167,12 @@ constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s) {
 }
 
 constexpr SchemeFamily kFp8{"round_scales_to_power_of_2"};
-constexpr SchemeFamily kMxfp8{"use_2dblock_x use_2dblock_w use_sr_grad scale_mode wgrad_hp lora_rank"};
+constexpr SchemeFamily kMxfp8{
+    "use_2dblock_x use_2dblock_w use_sr_grad scale_mode wgrad_hp output grad_input grad_weight x_hp w_hp dy_hp "
+    "lora_rank"};
 constexpr SchemeFamily kFp4{
-    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad use_dge two_level_scaling wgrad_hp lora_rank deosc_step "
-    "deosc_period deosc_ratio deosc_log_freq",
+    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad use_dge two_level_scaling wgrad_hp output grad_input grad_weight x_hp w_hp "
+    "dy_hp lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq",
     "use_hadamard=true use_sr_grad=true deosc_step=2000"};
 constexpr SchemeFamily kIntegers{"use_sr_grad stochastic_rounding output grad_input grad_weight"};
 constexpr SchemeFamily kStored{.experts = false};
@@ -203,8 +205,8 @@ constexpr std::array kLinearRecipes = {
            "two_level_scaling=blockwise clip_mode use_uos scale_mode"},
     Scheme{detail::fp4("nvfp4", 16, ScaleFormat::e4m3), "blocks of 16 4-bit floats, e4m3 scales", &detail::kFp4,
            "two_level_scaling=tensorwise style", "two_level_scaling=tensorwise",
-           "use_2dblock_x=false use_dge=false use_2dblock_w=true wgrad_hp=false use_hadamard=true use_sr_grad=true "
-           "two_level_scaling=tensorwise"},
+           "use_2dblock_x=false use_dge=false use_2dblock_w=true wgrad_hp=false output=true grad_input=true grad_weight=true x_hp=false "
+           "w_hp=false dy_hp=false use_hadamard=true use_sr_grad=true two_level_scaling=tensorwise"},
     Scheme{detail::fp4("amdfp4", 16, ScaleFormat::ue5m3), "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4,
            "two_level_scaling=tensorwise", "two_level_scaling=tensorwise"},
     Scheme{detail::uniform("int8", detail::rows(Element::int8), 16), "8-bit integers, scales of rows", &detail::kIntegers},

@@ -118,7 +118,10 @@ constexpr Support block_support(const OperandSpec& a, const OperandSpec& b, Hard
 }
 
 // One operand is unquantised.
-constexpr Support mixed_support(const OperandSpec& q) {
+constexpr Support mixed_support(const OperandSpec& q, Hardware h) {
+  if (scales_128(q) && !is_cpu(h)) {
+    return {How::emulated, Path::dequantized, "sums of 128 are scaled in products of codes only: operands are dequantised to fp32"};
+  }
   if (q.same_as_forward && q.granularity == Granularity::row) {
     return {How::rewrite, Path::plain, "specified on the dequantised forward codes in the compute dtype, times the unquantised operand"};
   }
@@ -133,7 +136,7 @@ constexpr Support mixed_support(const OperandSpec& q) {
 // Support of a GEMM of operands a and b.
 constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (!a.quantized() && !b.quantized()) return detail::plain_support(h);
-  if (!a.quantized() || !b.quantized()) return detail::mixed_support(a.quantized() ? a : b);
+  if (!a.quantized() || !b.quantized()) return detail::mixed_support(a.quantized() ? a : b, h);
   if (is_integer(a) && is_integer(b)) return detail::integer_support(a, b, h);
   if (detail::has_fp32_scale(a) && detail::has_fp32_scale(b)) return detail::fp8_support(a, b, h);
   return detail::block_support(a, b, h);

@@ -142,6 +142,8 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   if (a.panels.defined()) {
     check(a.panel_type == g.type, "product of {} by {}: panels of {}", a, b, static_cast<int>(g.type));
     g.a_panels = true;
+  } else if (a.values_transposed && units.blocks) {  // run_blocks reads rows
+    left = left.t().contiguous(), g.lda = left.stride(0);
   } else if (a.values_transposed) {  // the GEMM reads panels of the transposed matrix
     const at::Tensor packed = at::empty({panels_bytes(g.type, a.k, a.rows)}, at::kByte);
     gemm::pack_columns(g.type, a.k, a.rows, left.const_data_ptr(), left.stride(0), packed.data_ptr());

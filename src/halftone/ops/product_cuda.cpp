@@ -1,6 +1,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/stopwatch.h"
@@ -66,8 +68,11 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   const UnitInput units = unit_input(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate, device);
   const Operand a = readable(a_in, units), b = readable(b_in, units);
   gemm::Product p;
-  p.m = a.rows, p.n = b.rows, p.k = a.k;
+  p.m = a.rows, p.n = b.rows, p.k = std::min(a.k, b.k);
   p.a = operand(a), p.b = operand(b);
+  // Rows of a quantised copy may be longer than those of its unquantised partner, by zeros.
+  if (p.a.ld == 0) p.a.ld = a.k;
+  if (p.b.ld == 0) p.b.ld = b.k;
   p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = row_stride(out);
   p.fast_accumulation = options.fast_accum;
   // Our kernels for fp32 sums of s8, and of e5m2 on both sides, always accumulate.
