@@ -153,6 +153,10 @@ TEST(Rules, SingleFieldsAndData) {
       {{"--activation_checkpoint.selective_ac_option=op"}, 1, {}},
       {{"--profiling.profiler_active=9"}, 1, {"profile_freq", "profiler_warmup"}},
       {{"--training.nonfinite=rollback"}, 1, {"checkpoint.enable"}},
+      {{"--alarms.clipped.action=rollback", "--alarms.clipped.threshold=0.1"}, 1, {"alarms.clipped.action", "checkpoint.enable"}},
+      {{"--alarms.underflowed.threshold=1"}, 1, {"alarms.underflowed.threshold", "a share"}},
+      {{"--alarms.underflowed.threshold=inf"}, 1, {}},
+      {{"--alarms.residual_norm.threshold=1e3"}, 1, {}},
       {{"--debug.deterministic_warn_only"}, 1, {"debug.deterministic"}},
   });
 }
@@ -208,6 +212,8 @@ TEST(Rules, DoubtfulRunsGetAWarning) {
        {"no step to go back to"}},
       {{"--checkpoint.enable", "--checkpoint.load_only", "--training.nonfinite=rollback"}, {"no step to go back to", "load_only"}},
       {{"--checkpoint.enable", "--training.nonfinite=rollback"}, {}},
+      {{"--alarms.expert_load.action=stop"}, {"alarms.expert_load.action = stop has no effect", "threshold is 0"}},
+      {{"--alarms.expert_load.action=stop", "--alarms.expert_load.threshold=3"}, {}},
   };
   for (const auto& [args, words] : cases) {
     const std::vector<std::string> warnings = load(args).warnings;

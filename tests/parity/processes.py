@@ -217,6 +217,30 @@ def rollback(work):
     close(two.losses(), one.losses(), 1e-4, "rolled back")
 
 
+def alarms(work):
+    """Every rank acts on a figure that only some of them have: with a pipeline another one measures each block."""
+    grown = ["--alarms.freq=2", "--alarms.residual_norm.threshold=1e-3", "--alarms.residual_norm.action=stop"]
+    for name, options in (("data", []), ("tensor", ["--parallelism.tensor_parallel_degree=2"]),
+                          ("pipeline", ["--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=12"])):
+        run = Run(work, "alarm_" + name, *grown, *options)
+        for status, said in finish(run.start(2)):
+            expect(status == 3 and "alarm residual_norm at step 2: " in said and "(3 of 3 above it, first layers.0)" in said,
+                   f"alarms, {name}: {status}: {said}")
+        expect(list(run.losses()) == [1], f"alarms, {name}: steps {run.losses()}")
+    # Measuring changes nothing, and a pipeline's figures are those of one process: its rows are the same.
+    figures = []
+    for name, world, options in (("one", 1, ["--training.local_batch_size=24"]), ("two", 2, ["--parallelism.pipeline_parallel_degree=2",
+                                                                                           "--training.local_batch_size=12"])):
+        run = Run(work, "measured_" + name, "--alarms.freq=2", "--alarms.residual_norm.threshold=inf",
+                  "--alarms.attention_logit.threshold=inf", *options, steps=2)
+        run(world)
+        lines = map(json.loads, open(os.path.join(run.folder, "metrics.jsonl")))
+        figures.append([{k: v for k, v in line.items() if k.startswith("alarms/")} for line in lines if line["kind"] == "alarms"][0])
+    expect(figures[0].keys() == figures[1].keys() and len(figures[0]) == 6, f"alarms: {figures}")
+    for name in figures[0]:
+        expect(abs(figures[0][name] - figures[1][name]) <= 1e-3 * figures[0][name], f"alarms: {name}: {figures}")
+
+
 def troubles(work):
     run = Run(work, "trouble", steps=2000)
     # A killed process: the flight recorder keeps as many operations as it was told, where it was told.
@@ -397,9 +421,9 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "on_meshes": on_meshes, "nothing_learned": nothing_learned, "rollback": rollback, "troubles": troubles, "restarts": restarts,
+    cases = {"as_one": as_one, "on_meshes": on_meshes, "nothing_learned": nothing_learned, "rollback": rollback, "alarms": alarms, "troubles": troubles, "restarts": restarts,
              "quick_restarts": lambda w: restarts(w, False), "hold_ups": hold_ups, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
-    quick = ["as_one", "on_meshes", "nothing_learned", "rollback", "troubles", "quick_restarts"]
+    quick = ["as_one", "on_meshes", "nothing_learned", "rollback", "alarms", "troubles", "quick_restarts"]
     for name in sys.argv[1:] or (["as_one", "on_meshes", "restarts", "hold_ups", "kills"] if EVERY else quick):
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()

@@ -236,7 +236,7 @@ TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
 }
 INSTANTIATE_TEST_SUITE_P(Devices, EngineOn, test_devices());
 
-class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};
+class EngineDraws : public ::testing::TestWithParam<std::vector<std::string>> {};
 
 // numerics.md section 4: draws are a function of seed, step, tensor and element, so neither work between two steps nor a resume changes
 // the training.
@@ -259,7 +259,7 @@ TEST_P(EngineDraws, DependOnTheStepAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, EngineDraws,
-    testing::Values(std::vector<std::string>{"--quantize.scheme=none"},
+    ::testing::Values(std::vector<std::string>{"--quantize.scheme=none"},
                     std::vector<std::string>{"--optimizer.name=SGD", "--optimizer.nesterov", "--training.dtype=bfloat16",
                                              "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"},
                     std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},

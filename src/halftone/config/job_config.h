@@ -1,4 +1,5 @@
 #pragma once
+#include "halftone/config/alarms_config.h"
 #include "halftone/config/checkpoint_config.h"
 #include "halftone/config/model_config.h"
 #include "halftone/config/parallelism_config.h"
@@ -26,6 +27,7 @@ struct JobConfig {
   CheckpointConfig checkpoint;
   ActivationCheckpointConfig activation_checkpoint;
   QuantizeConfig quantize;
+  AlarmsConfig alarms;
   CommConfig comm;
   DebugConfig debug;
   ValidationConfig validation;
@@ -45,6 +47,7 @@ struct JobConfig {
     field("checkpoint", self.checkpoint, "saving and loading");
     field("activation_checkpoint", self.activation_checkpoint, "recomputation in the backward pass");
     field("quantize", self.quantize, "low-precision training");
+    field("alarms", self.alarms, "figures of a step that warn of divergence, stop the run or roll it back");
     field("comm", self.comm, "collectives");
     field("debug", self.debug, "seed and determinism");
     field("validation", self.validation, "validation passes");

@@ -89,6 +89,20 @@ void check_validation(const JobConfig& j, const RuleContext& c) {
          "validation reads the training data: its loss says nothing about unseen text; validation.holdout = 0.02 holds out some documents");
 }
 
+void check_alarms(const JobConfig& j, const RuleContext& c) {
+  AlarmsConfig::fields(j.alarms, [&]<class T>(std::string_view name, const T& alarm, std::string_view, const FieldInfo& = {}) {
+    if constexpr (std::is_same_v<T, AlarmConfig>) {
+      const std::string threshold = fmt::format("alarms.{}.threshold", name), action = fmt::format("alarms.{}.action", name);
+      rule(c, alarm.action != "rollback" || j.checkpoint.enable, {action.c_str()}, "{} = rollback needs checkpoint.enable", action);
+      advise(c, alarm.action == "warn" || (alarm.threshold > 0 && std::isfinite(alarm.threshold)), {action.c_str(), threshold.c_str()},
+             "{} = {} has no effect: {} is {}", action, alarm.action, threshold, alarm.threshold);
+      const bool share = &alarm == &j.alarms.clipped || &alarm == &j.alarms.underflowed;
+      rule(c, !share || alarm.threshold < 1 || std::isinf(alarm.threshold), {threshold.c_str()}, "{} is a share, below 1, or inf; found {}",
+           threshold, alarm.threshold);
+    }
+  });
+}
+
 void check_saves(const JobConfig& j, const RuleContext& c) {
   const CheckpointConfig& k = j.checkpoint;
   const int64_t steps = j.training.steps;
@@ -116,6 +130,7 @@ void check_sense(const JobConfig& config, const RuleContext& context) {
   check_updates(config, context);
   check_schedule(config, context);
   check_validation(config, context);
+  check_alarms(config, context);
   check_saves(config, context);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "halftone/ops/activation_stats.h"
 #include "halftone/ops/latent_attention.h"
 #include "halftone/ops/range.h"
 
@@ -35,6 +36,7 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
       at::split_with_sizes(down_.enter(x, info.step, port()), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);
   const at::Tensor q = wq_b_ == nullptr ? parts[0] : (*wq_b_)((*q_norm_)(parts[0], {}, {wq_b_}).second, info.step);
+  if (const auto& stats = activation_stats(); stats && info.counts) stats->latent_attention(fqn(), q, kv, parts[2], args);
   const Activation seen = info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
                                       : latent_attention(q, kv, parts[2], args, info.step.recompute_results.get());
   clear_padding(seen, info.padding, port());

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/activation_stats.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/norm.h"
 #include "halftone/ops/range.h"
@@ -218,6 +219,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
   const at::Tensor qkv = qkv_.enter(x, info.step, port());
+  if (const auto& stats = activation_stats(); stats && info.counts) stats->attention(fqn(), qkv, args);
   const Activation seen = info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
                                       : causal_attention(qkv, args, info.step.recompute_results.get());
   clear_padding(seen, info.padding, port());

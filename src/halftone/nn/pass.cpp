@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/activation_stats.h"
 #include "halftone/ops/autograd_node.h"
 #include "halftone/ops/quantization_stats.h"
 #include "halftone/ops/range.h"
@@ -41,6 +42,11 @@ edge_list edges(const variable_list& tensors) {
 // A recomputed block reads and returns a single tensor, the only one kept.
 Stream joined(const Stream& s) { return s.branch.defined() ? Stream{s.x + s.branch, {}} : s; }
 
+at::Tensor stream_of(const Stream& s) {
+  const at::NoGradGuard no_grad;
+  return s.branch.defined() ? s.x + s.branch : s.x;
+}
+
 // From the gradients of a unit's output to those of its input. With an empty `begin` they go to the graph's leaves.
 Stream differentiate(const edge_list& begin, const edge_list& end, const variable_list& d_out) {
   variable_list d = torch::autograd::Engine::get_default_engine().execute(end, d_out, false, false, begin.empty(), begin);
@@ -67,6 +73,7 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
     const Stream in = keep && unit > 0 ? begin(out) : out;
     out = Stream();  // frees the branch: nothing else needs it once it is added
     out = forward(unit, in, input.tokens);
+    if (const auto& stats = activation_stats(); stats && keep && unit > 0) stats->residual(unit_name(unit), stream_of(out));
   }
   end_ > head_unit ? head(out, labels, grad_scale) : void(out_ = out.x.detach());
 }

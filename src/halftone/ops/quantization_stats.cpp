@@ -53,7 +53,7 @@ struct QuantizationStats::Site {
     CopyRequest request;
     request.spec = p.copy.spec, request.codes = true;
     request.rounding = operand_rounding(request.spec, weight, p.role, context, row);
-    if (p.columns) request.signs = rotation_signs(request.spec, name(), context);
+    request.signs = rotation_signs(request.spec, name(), context);
     const OperandCopies copies = quantize(m, p.columns ? nullptr : &request, p.columns ? &request : nullptr);
     return p.columns ? copies.transposed : copies.row;
   }
@@ -61,7 +61,7 @@ struct QuantizationStats::Site {
   CodedMatrix coded(const at::Tensor& m, const OperandPlan& p, const std::string& weight, int64_t row) const {
     CodedMatrix q;
     q.spec = p.copy.spec;
-    if (p.columns) q.signs = rotation_signs(q.spec, name(), context);
+    q.signs = rotation_signs(q.spec, name(), context);
     const Operand o = quantized(m, p, weight, row);
     q.codes = o.codes, q.numbers = dequantize(o);
     return q;
@@ -128,9 +128,11 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
   };
   call.wgrad = [self = shared_from_this(), site, seen, wgrad = std::move(call.wgrad)] {
     std::vector<at::Tensor> dw;  // gradients before the call, then the call's contribution
-    for (Weight* w : site.fused.weights) dw.push_back(w->trainable() ? w->grad_to_add().clone() : at::Tensor());
+    for (Weight* w : site.fused.weights) {
+      dw.push_back(!w->trainable() ? at::Tensor() : self->products_ ? w->grad_to_add().clone() : w->value.detach());
+    }
     wgrad();
-    for (size_t i = 0; i < dw.size(); ++i) {
+    for (size_t i = 0; i < dw.size() && self->products_; ++i) {
       if (dw[i].defined()) dw[i] = site.fused.weights[i]->grad - dw[i];
     }
     const auto [dy, dx] = std::exchange(*seen, {});
@@ -150,7 +152,7 @@ void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
     // Weights are quantised once per step, so they are counted once.
     if (l.sums[kWForward].elements == 0) l.sums[kWForward].add(site.operand(value, site.plan.forward.right, w.name, 0));
     const int64_t n = value.size(0);
-    if (r.x_forward.quantized() || r.w_forward.quantized()) {
+    if (products_ && (r.x_forward.quantized() || r.w_forward.quantized())) {
       const at::Tensor w_kn = shared_operand(value).t();
       const Weight* bias = site.fused.biases.empty() ? nullptr : site.fused.biases[i];
       const auto reference = [&](int64_t first, int64_t rows) {
@@ -166,7 +168,7 @@ void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
 void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw) {
   const LinearRecipe& r = site.recipe();
   const bool any_dw = std::any_of(dw.begin(), dw.end(), [](const at::Tensor& t) { return t.defined(); });
-  const bool quantized_dw = r.dy_wgrad.quantized() || r.x_wgrad.quantized();
+  const bool quantized_dw = products_ && (r.dy_wgrad.quantized() || r.x_wgrad.quantized());
   const at::Tensor x = any_dw && quantized_dw ? shared_operand(site.x) : at::Tensor();
   if (any_dw) add(site.fused, kXWgrad, site.x_of_wgrad(dy.scalar_type()));
   std::vector<at::Tensor> parts, weights;
@@ -191,7 +193,7 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
       return slopes.defined() ? reference * slopes.narrow(0, first, rows) : reference;
     }));
   }
-  if (!dx.defined() || !(r.dy_dgrad.quantized() || r.w_dgrad.quantized())) return;
+  if (!products_ || !dx.defined() || !(r.dy_dgrad.quantized() || r.w_dgrad.quantized())) return;
   for (at::Tensor& w : weights) w = shared_operand(w);
   add(site.fused, kDx, product_sums(dx, [&](int64_t first, int64_t rows) {
         at::Tensor sum;

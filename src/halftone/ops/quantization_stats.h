@@ -32,8 +32,9 @@ struct QuantizationFigures {
 // whatever the recipe says.
 class QuantizationStats : public std::enable_shared_from_this<QuantizationStats> {
  public:
+  enum class Detail { operands, all };  // operands: without the GEMMs, which cost several times as much
   // `pads`: a token whose input is all zeros is padding (nn::SequenceInfo); no figure counts it.
-  explicit QuantizationStats(bool pads = false) : pads_(pads) {}
+  explicit QuantizationStats(bool pads = false, Detail detail = Detail::all) : pads_(pads), products_(detail == Detail::all) {}
   // The same call; only one that keeps for backward is counted, so neither validation nor the first pass of a recomputed block.
   LinearCall watch(const at::Tensor& x_tk, FusedLinears& fused, const LinearOptions& options, LinearCall call);
   // Layers in forward order. The only function that synchronizes with the device.
@@ -54,7 +55,7 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
 
   std::vector<std::unique_ptr<Layer>> layers_;
   int64_t calls_ = 0;
-  bool pads_;
+  bool pads_, products_;
 };
 
 // The instance that watches the current step; null if there is none.

@@ -47,6 +47,8 @@ class MetricsLogger {
   void log_quantization(int64_t step, const Scalars& scalars, const std::string& summary);
   // A line of kind "experts": the load of every expert (docs/metrics.md).
   void log_experts(int64_t step, const Scalars& scalars) { append("experts", step, clock_(), scalars, ""); }
+  // A line of kind "alarms": what [alarms] measured.
+  void log_alarms(int64_t step, const Scalars& scalars) { append("alarms", step, clock_(), scalars, ""); }
   // After a rollback to `step` (training.nonfinite = "rollback"): truncates metrics.jsonl, so that every step appears once; event files,
   // which cannot be truncated, get the later values again.
   void rewind(int64_t step, const std::string& message);

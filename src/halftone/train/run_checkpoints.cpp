@@ -203,7 +203,7 @@ int64_t RunCheckpoints::go_back(const std::string& reason, const RowCursor& rows
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true, run_.progress.step - 1) : std::nullopt;
   if (!full) {
     throw NonFiniteError(reason +
-                         "; training.nonfinite = \"rollback\": there is no checkpoint to roll back to; set checkpoint.enable and a "
+                         "; rollback: there is no checkpoint to roll back to; set checkpoint.enable and a "
                          "shorter checkpoint.interval");
   }
   const LoadedStep saved = store_->open(*full);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "halftone/base/log.h"
+#include "halftone/ops/activation_stats.h"
 #include "halftone/ops/quantization_stats.h"
 
 namespace halftone {
@@ -34,7 +35,7 @@ bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Pa
     shape.insert(shape.end(),
                  {b.input.tokens.size(0), b.input.tokens.size(1), b.input.positions.defined(), b.input.padding.defined(), b.first_row});
   }
-  if (quantization_stats() || torch::profiler::impl::profilerEnabled()) return false;
+  if (quantization_stats() || activation_stats() || torch::profiler::impl::profilerEnabled()) return false;
   if (shape != shape_) drop(), shape_ = shape;
   if (++steps_ <= kStepsBefore) return false;
   if (!graph_ && !capture(batches, passes)) return false;

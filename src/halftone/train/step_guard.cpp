@@ -37,8 +37,7 @@ StepGuard::Refusal StepGuard::refused(int64_t step, const StepResult& r) {
                   r.finite ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
                   r.max_rank, plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
   if (config_.nonfinite == "rollback") {
-    if (++rollbacks_ > kMostRefused) throw NonFiniteError(fmt::format("{}; {} rollbacks in a row did not help", what, kMostRefused));
-    furthest_bad_step_ = std::max(furthest_bad_step_, step);
+    rolls_back(step, what);
     return {what, true};
   }
   if (config_.nonfinite != "skip")
@@ -46,6 +45,11 @@ StepGuard::Refusal StepGuard::refused(int64_t step, const StepResult& r) {
   if (++progress_.skipped_updates > kMostRefused)
     throw NonFiniteError(fmt::format("{}; {} updates in a row were skipped", what, kMostRefused));
   return {what + "; update skipped", false};
+}
+
+void StepGuard::rolls_back(int64_t step, const std::string& what) {
+  if (++rollbacks_ > kMostRefused) throw NonFiniteError(fmt::format("{}; {} rollbacks in a row did not help", what, kMostRefused));
+  furthest_bad_step_ = std::max(furthest_bad_step_, step);
 }
 
 }  // namespace halftone

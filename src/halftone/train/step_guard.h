@@ -25,6 +25,8 @@ class StepGuard {
   };
   // Step `step` did not update although it had labels. NonFiniteError by default, or after too many refusals.
   Refusal refused(int64_t step, const StepResult& result);
+  // Counts a rollback from step `step`; NonFiniteError, starting with `what`, after too many.
+  void rolls_back(int64_t step, const std::string& what);
 
  private:
   const TrainingConfig& config_;

@@ -17,6 +17,7 @@
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/range.h"
+#include "halftone/train/alarms.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
@@ -88,6 +89,8 @@ class Trainer {
   bool train_step(int64_t step);     // false at the end of the data
   bool observed_step(int64_t step);  // with the traces of [profiling]
   bool settle();                     // false after a rollback
+  std::string take_alarms(int64_t step, const AlarmProbe& probe, const StepResult& result);  // logs them; the alarm that asks for a rollback
+  bool roll_back(const std::string& reason, const RowCursor& rows);  // returns false
   void validate(int64_t step);
   void save(bool last);
   std::string nothing_learned() const;  // why no step of this start updated the weights; "" when one did, or none was left
@@ -121,6 +124,7 @@ class Trainer {
     int64_t tokens;
     RowCursor rows;
     at::Tensor source_sums;  // behind the step, if it is logged
+    std::unique_ptr<AlarmProbe> alarms;  // of a measured step
   };
   std::optional<Unsettled> unsettled_;
   int64_t made_ = 0, labelled_ = 0, updated_ = 0;  // steps of this start: all, with a valid label, that updated the weights
@@ -259,7 +263,10 @@ bool Trainer::train_step(int64_t step) {
   if (!agreed.has_rows) return false;
   std::optional<QuantizationReport> quantization;
   if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace(data_->loader().pads());
+  std::unique_ptr<AlarmProbe> alarms;
+  if (alarms_measure(config_, step)) alarms = std::make_unique<AlarmProbe>(config_.alarms, data_->loader().pads());
   engine_->accumulate(*batches, step, agreed.valid_labels);
+  if (alarms) alarms->stop();
   if (!settle()) {  // these gradients belong to the step after a bad one
     engine_->drop_gradients();
     return true;
@@ -273,14 +280,14 @@ bool Trainer::train_step(int64_t step) {
   quantization.reset();
   metrics_->count_waits(agreed);
   progress_.step = step, progress_.tokens_seen += agreed.tokens, ++progress_.last_epoch;
-  unsettled_ = {config_.optimizer.lr * factor, agreed.tokens, data_->rows(), {}};
+  unsettled_ = {config_.optimizer.lr * factor, agreed.tokens, data_->rows(), {}, std::move(alarms)};
   if (const at::Tensor& sums = engine_->source_sums(); sums.defined() && metrics_->is_logged(step)) unsettled_->source_sums = sums.clone();
   return true;
 }
 
 // Handles the result of the step that was queued last.
 bool Trainer::settle() {
-  const std::optional<Unsettled> last = std::exchange(unsettled_, std::nullopt);
+  const auto last = std::exchange(unsettled_, std::nullopt);
   if (!last) return true;
   const int64_t step = progress_.step;
   const StepResult r = engine_->result();
@@ -292,8 +299,12 @@ bool Trainer::settle() {
     processes_.first_step_is_done();
   }
   metrics_->count_step(last->tokens);
+  const std::string alarm = last->alarms && r.valid_labels > 0 ? take_alarms(step, *last->alarms, r) : "";
   if (r.valid_labels == 0) {
     metrics_->logger().log_event(step, "no valid label in this step: no update");
+  } else if (!alarm.empty()) {
+    guard_.rolls_back(step, alarm);
+    return roll_back(alarm, last->rows);
   } else if (r.updated) {
     guard_.updated(step, r.loss_sum / static_cast<double>(r.valid_labels));
     const std::vector<std::string>& sources = data_->sources();
@@ -302,12 +313,26 @@ bool Trainer::settle() {
   } else if (const StepGuard::Refusal refusal = guard_.refused(step, r); !refusal.rollback) {
     metrics_->logger().log_event(step, refusal.what);
   } else {
-    const int64_t full = checkpoints_->go_back(refusal.what, last->rows);
-    metrics_->logger().rewind(progress_.step, fmt::format("{}; rolling back to the checkpoint of step {} and skipping the rows of step {}",
-                                                          refusal.what, full, step));
-    return false;
+    return roll_back(refusal.what, last->rows);
   }
   return true;
+}
+
+bool Trainer::roll_back(const std::string& reason, const RowCursor& rows) {
+  const int64_t step = progress_.step, full = checkpoints_->go_back(reason, rows);
+  metrics_->logger().rewind(progress_.step, fmt::format("{}; rolling back to the checkpoint of step {} and skipping the rows of step {}",
+                                                        reason, full, step));
+  return false;
+}
+
+std::string Trainer::take_alarms(int64_t step, const AlarmProbe& probe, const StepResult& result) {
+  const AlarmVerdict verdict = judge_alarms(config_.alarms, step, processes_.texts(probe.read(config_.alarms, result)));
+  metrics_->logger().log_alarms(step, verdict.scalars);
+  const std::string all = fmt::format("{}", fmt::join(verdict.lines, "; "));
+  if (verdict.action == "stop") throw NonFiniteError(all + "; the action is stop: resume from an earlier checkpoint with another setting");
+  if (verdict.action == "rollback") return all;
+  for (const std::string& line : verdict.lines) metrics_->logger().log_event(step, line);
+  return "";
 }
 
 bool Trainer::observed_step(int64_t step) {
@@ -352,6 +377,8 @@ void Trainer::train() {
   log_info("Training starts at step {} of {} ({} of warmup): {} rows of {} tokens per step, {} rows per micro-batch, {} tokens in total",
            first, steps, schedule_->warmup_steps(), rows, thousands(static_cast<double>(config_.training.seq_len)),
            config_.training.local_batch_size, thousands(static_cast<double>(tokens * (steps - first + 1))));
+  if (const std::string alarms = alarms_text(config_.alarms); !alarms.empty())
+    log_info("Alarms every {} steps: {}", config_.alarms.freq, alarms);
   traces_.emplace(config_, processes_.rank(), device_, progress_.step + 1);
   metrics_->start_interval();
   if (!data_->sources().empty()) engine_->sum_sources(static_cast<int64_t>(data_->sources().size()));
