@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 
+BEGIN = time.time()
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -267,8 +268,8 @@ class Worker:
 
 def train(args, queue, results, keep):
     """Runs what is queued until it is done or the time is over. A run starts if the longest one of its scheme so far fits into the time."""
-    begin, running = time.time(), []
-    left = lambda: args.seconds - (time.time() - begin)
+    running = []
+    left = lambda: args.seconds - (time.time() - BEGIN)
 
     def fits(run):
         scheme_of = {r.name: r.scheme for r in args.table}
