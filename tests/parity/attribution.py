@@ -94,8 +94,8 @@ with tempfile.TemporaryDirectory() as work:
 
     # A time limit stops a run; further calls end it where the undisturbed one ended.
     out, stops = os.path.join(work, "b"), 0
-    for _ in range(20):
-        said, found = attribute(out, config, "^mxfp4$", "--seconds", "1.5")
+    for i in range(20):
+        said, found = attribute(out, config, "^mxfp4$", "--seconds", f"{1.5 * 1.3**i:.1f}")
         stops += "the time is over" in said
         if found:
             break
