@@ -29,6 +29,7 @@ int train_command(Arguments args);
 int generate_command(Arguments args);
 int convert_command(Arguments args);
 int estimate_command(Arguments args);
+int plan_command(Arguments args);
 int bench_command(Arguments args);
 int formats_command(Arguments args);
 

@@ -28,10 +28,12 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 10>& commands() {
-  static const std::array<Command, 10> kCommands = {{
+const std::array<Command, 11>& commands() {
+  static const std::array<Command, 11> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
       {"estimate", "predict memory and step time of a configuration: --config X.toml --device h100", halftone::estimate_command},
+      {"plan", "measure which format suits which layer here, and write the recipe: --config X.toml --loss-budget 0.5",
+       halftone::plan_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
       {"convert", "convert from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
       {"data", "look at a data source before a run: sizes, lengths, duplicates, first rows", halftone::data_command},
