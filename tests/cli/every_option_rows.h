@@ -251,6 +251,8 @@ inline const std::vector<Row>& rows() {
       {"quantize.clip_mode", "static", run, "", "bin", kScheme4},
       {"quantize.use_uos", "true", run, "", "bin", kScheme4},
       {"quantize.scale_mode", "floor", run, "", "bin", kScheme4},
+      {"quantize.scale_choice", "four_over_six", run, "", "bin", {"--quantize.scheme=nvfp4"}},
+      {"quantize.scale_choice_error", "largest", run, "", "bin", {"--quantize.scheme=nvfp4", "--quantize.scale_choice=four_over_six"}},
       {"quantize.style", "torchao", run, "", "bin", {"--quantize.scheme=nvfp4"}},
       {"quantize.wgrad_hp", "true", run, "", "bin", {"--quantize.scheme=mxfp8_e4m3"}},
       {"quantize.stochastic_rounding", "", run, "", "bin", kInt8},

@@ -185,7 +185,7 @@ TEST(Fp4Scale, ChainsInRealArithmetic) {
     const uint32_t bits = std::bit_cast<uint32_t>(a), all = std::bit_cast<uint32_t>(whole);
     for (const auto& [chain, format] : {std::pair{Fp4Chain::torchao, ScaleFormat::e4m3}, std::pair{Fp4Chain::alto, ScaleFormat::e4m3},
                                         std::pair{Fp4Chain::alto, ScaleFormat::ue5m3}}) {
-      const ScalePair outer = fp4_outer(chain, format, TwoLevel::tensor, all);
+      const ScalePair outer = fp4_outer(chain, fp4_range(format), TwoLevel::tensor, all);
       ASSERT_NEAR(outer.scale * fp4_range(format) / whole, 1, 1e-6);
       const double ratio = a / whole * (fp4_range(format) / 6), high = format == ScaleFormat::e4m3 ? 448 : 114688;
       const double low = chain == Fp4Chain::torchao ? 0 : format == ScaleFormat::e4m3 ? 0x1p-6 : 0x1p-17;
@@ -208,14 +208,14 @@ TEST(Fp4Scale, ChainsInRealArithmetic) {
 }
 
 TEST(Fp4Scale, EdgesOfTheChains) {
-  const ScalePair zero = fp4_outer(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 0);
+  const ScalePair zero = fp4_outer(Fp4Chain::torchao, 2688, TwoLevel::tensor, 0);
   EXPECT_EQ(zero.inv, 1);
   EXPECT_EQ(fp4_factor(Fp4Chain::torchao, ScaleFormat::e4m3, 0, zero), std::numeric_limits<float>::max());
-  EXPECT_EQ(fp4_outer(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 0).scale, 1e-30f);
+  EXPECT_EQ(fp4_outer(Fp4Chain::alto, 2688, TwoLevel::tensor, 0).scale, 1e-30f);
   // The smallest amax: 2688 / a overflows and is clamped to FLT_MAX.
-  EXPECT_EQ(fp4_outer(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 1).inv, std::numeric_limits<float>::max());
+  EXPECT_EQ(fp4_outer(Fp4Chain::torchao, 2688, TwoLevel::tensor, 1).inv, std::numeric_limits<float>::max());
   for (const uint32_t bad : {0x7F800000u, 0x7FC00000u}) {
-    EXPECT_TRUE(std::isnan(fp4_outer(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::tensor, bad).scale));
+    EXPECT_TRUE(std::isnan(fp4_outer(Fp4Chain::alto, 688128, TwoLevel::tensor, bad).scale));
     EXPECT_EQ(fp4_block_scale(Fp4Chain::alto, ScaleFormat::e4m3, bad, {1, 1}), 0x7F);
     EXPECT_EQ(fp4_block_scale(Fp4Chain::alto, ScaleFormat::ue5m3, bad, {1, 1}), 0xFF);
   }

@@ -41,6 +41,8 @@ TEST(ProductOperand, ReadsWhatTheQuantiserWrites) {
            {copy(forward("mxfp4"), ValueForm::fold_e5m2), Numbers::e5m2, Scales::tensor, true, false},
            {copy(forward("mxfp4"), ValueForm::bf16), Numbers::bf16, Scales::none, true, false},
            {copy(forward("nvfp4"), ValueForm::bf16), Numbers::bf16, Scales::none, true, true},
+           {copy(forward("mxint8"), ValueForm::bf16), Numbers::bf16, Scales::none, true, false},
+           {copy(forward("nvint4", true), ValueForm::bf16), Numbers::bf16, Scales::none, true, true},
            {copy(forward("amdfp4", true), ValueForm::bf16), Numbers::bf16, Scales::none, true, true},
        }) {
     const ProductOperand x = product_operand(c.from);

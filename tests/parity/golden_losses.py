@@ -27,7 +27,9 @@ def cases():
     float32 = ["--training.mixed_precision_param", "float32"]
     recompute = ["--activation_checkpoint.mode", "full"]
     stochastic = ["--quantize.stochastic_rounding", "true"]
-    return result | {"none, float32": float32, "int8, recomputed": [*result["int8"], *stochastic, *recompute],
+    four_over_six = ["--quantize.scale_choice", "four_over_six"]
+    return result | {"none, float32": float32, "nvfp4, four over six": [*result["nvfp4"], *four_over_six],
+                     "amdfp4, four over six": [*result["amdfp4"], *four_over_six], "int8, recomputed": [*result["int8"], *stochastic, *recompute],
                      "mxfp4, recomputed": [*result["mxfp4"], *recompute]}
 
 

@@ -23,7 +23,7 @@ failures = []
 torch.manual_seed(0)
 
 RECIPES = ("none", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp", "fp8_blockwise", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "amdfp4",
-           "int8", "int4", "int8_weight", "int4_weight", "bitnet")
+           "mxint8", "nvint4", "int8", "int4", "int8_weight", "int4_weight", "bitnet")
 
 
 def randn(*shape, dtype=torch.float32, grad=False):
@@ -50,6 +50,7 @@ def check_schemas():
     x = randn(64, 128, dtype=torch.bfloat16)
     for format in ("e4m3", "e5m2:1x128", "e4m3:row:pow2", "e4m3:128x128", "mxfp8_e4m3:floor", "mxfp6_e2m3:even", "mxfp4:packed", "mxfp4:32x32:uos",
                    "mxfp4:two_level=blockwise", "mxfp4:32x32:two_level=blockwise", "nvfp4:sr", "nvfp4:16x16:chain=torchao", "amdfp4", "int8:sr",
+                   "nvfp4:choice=squared:sr", "amdfp4:16x16:choice=largest", "mxint8", "mxint8:32x32:floor", "nvint4:packed",
                    "int4:packed", "uint4", "ternary"):
         opcheck("quantize", x, format)
         opcheck("quantize", x[:50].float(), format.replace(":packed", ""), transposed=True, stream="w#w.dgrad", seed=3, step=2, first_row=7)
@@ -463,7 +464,7 @@ def check_edges():
     for recipe in RECIPES:
         y = halftone.linear(nan, w, recipe=recipe)
         # A NaN poisons its scale group: its row, or the tensor if that shares one scale.
-        whole = recipe in ("fp8_tensorwise", "nvfp4", "amdfp4")
+        whole = recipe in ("fp8_tensorwise", "nvfp4", "amdfp4", "nvint4")
         assert y[1].isnan().all() and (whole or not y[[0, 2, 3]].isnan().any()), recipe
         assert halftone.linear(randn(0, 64), w, recipe=recipe).shape == (0, 32)
         x = randn(64, 24, grad=True)
@@ -473,7 +474,7 @@ def check_edges():
         assert halftone.dequantize(halftone.quantize(randn(0, 64), format)).shape == (0, 64)
         assert (halftone.dequantize(halftone.quantize(torch.zeros(3, 64, device=device), format)) == 0).all(), format
     check_views()
-    for text in ("e4m3:row:pow2", "mxfp4:two_level=blockwise:packed", "nvfp4:chain=torchao:16x16", "int8:floor=1e-05:sr", "mxfp6_e3m2:even"):
+    for text in ("e4m3:row:pow2", "mxfp4:two_level=blockwise:packed", "nvfp4:chain=torchao:16x16", "nvfp4:choice=absolute", "nvint4", "int8:floor=1e-05:sr", "mxfp6_e3m2:even"):
         canonical = halftone.Format(text).canonical
         assert halftone.Format(canonical).canonical == canonical, canonical
     q = halftone.quantize(randn(4, 64), "mxfp8_e4m3")

@@ -41,9 +41,9 @@ inline std::vector<NamedSpec> operand_specs() {
       add(name + " 128x128", make_spec(e, G::tile, 128, scale));
     }
   }
-  const char* elements[] = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"};
+  const char* elements[] = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "int8"};
   const char* modes[] = {"floor", "ceil", "rceil", "even", "adaptive", "uos"};
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const E e = static_cast<E>(static_cast<int>(E::e4m3) + i);
     for (int m = 0; m < (e == E::e2m1 ? 6 : 5); ++m) {
       const auto mode = static_cast<M>(static_cast<int>(M::floor) + m);
@@ -52,6 +52,8 @@ inline std::vector<NamedSpec> operand_specs() {
       }
     }
   }
+  constexpr std::pair<ScaleChoice, const char*> kErrors[] = {
+      {ScaleChoice::squared, "squared"}, {ScaleChoice::absolute, "absolute"}, {ScaleChoice::largest, "largest"}};
   for (const G g : {G::block, G::tile}) {
     const char* what = g == G::tile ? "tile" : "block";
     OperandSpec macro = make_spec(E::e2m1, g, 32, S::e8m0, M::adaptive);
@@ -63,12 +65,31 @@ inline std::vector<NamedSpec> operand_specs() {
       add(fmt::format("{} alto, no outer scale, {}", name, what), fp4);
       fp4.two_level = TwoLevel::tensor;
       add(fmt::format("{} alto {}", name, what), fp4);
+      for (const auto& [choice, error] : kErrors) {
+        OperandSpec chosen = fp4;
+        chosen.choice = choice;
+        add(fmt::format("{} four over six, {}, {}", name, error, what), chosen);
+        if (choice != ScaleChoice::squared) continue;
+        if (g == G::block) add(fmt::format("{} four over six rotated", name), chosen, 32);
+        chosen.two_level = TwoLevel::none;
+        add(fmt::format("{} four over six, no outer scale, {}", name, what), chosen);
+        chosen.two_level = TwoLevel::tensor, chosen.chain = Fp4Chain::torchao;
+        if (scale == S::e4m3) add(fmt::format("nvfp4 four over six torchao {}", what), chosen);
+        if (scale == S::e4m3 && g == G::block) add("nvfp4 four over six torchao rotated", chosen, 16);
+      }
       if (g == G::block) add(fmt::format("{} alto rotated", name), fp4, 32);
       if (scale == S::ue5m3) continue;
       fp4.chain = Fp4Chain::torchao;
       add(fmt::format("{} torchao {}", name, what), fp4);
       if (g == G::block) add(fmt::format("{} torchao rotated", name), fp4, 16);
     }
+  }
+  for (const G g : {G::block, G::tile}) {
+    OperandSpec nvint4 = make_spec(E::int4, g, 16, S::e4m3);
+    add(fmt::format("nvint4 no outer scale, {}", g == G::tile ? "tile" : "block"), nvint4);
+    nvint4.two_level = TwoLevel::tensor;
+    add(fmt::format("nvint4 {}", g == G::tile ? "tile" : "block"), nvint4);
+    if (g == G::block) add("nvint4 rotated", nvint4, 32);
   }
   OperandSpec mxfp4 = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive);
   add("mxfp4 rotated", mxfp4, 32);

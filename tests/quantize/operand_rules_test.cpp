@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/hadamard.h"
 #include "halftone/quantize/operand.h"
 #include "quantize/operand_data.h"
@@ -81,6 +82,119 @@ TEST(OperandRules, Nvfp4OfConstant5000AndZeros) {
       ASSERT_EQ(zero.scales[0], chain == Fp4Chain::alto ? 0x08 : 0x00);
     }
   }
+}
+
+// Four over six (3.4.1) in real arithmetic: no block has an error that is noticeably above that of the other scale, and the tensor's
+// squared error is below that of amax / 6 alone.
+TEST(OperandRules, FourOverSixTakesTheScaleWithTheSmallerError) {
+  constexpr double kGrid[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const int64_t rows = 64, cols = 512;
+  for (const ScaleChoice choice : {ScaleChoice::squared, ScaleChoice::absolute, ScaleChoice::largest}) {
+    for (const auto& [chain, format] : {std::pair{Fp4Chain::alto, S::e4m3}, {Fp4Chain::torchao, S::e4m3}, {Fp4Chain::alto, S::ue5m3}}) {
+      for (const bool outliers : {false, true}) {
+        const std::vector<float> x = outliers ? data_o(rows * cols, 3) : data_r(rows * cols, 3);
+        OperandSpec s = make_spec(E::e2m1, G::block, 16, format);
+        s.two_level = TwoLevel::tensor, s.chain = chain;
+        const double plain = Qdq(x, rows, cols, s).sqnr(x);
+        s.choice = choice;
+        const Qdq q(x, rows, cols, s);
+        uint32_t all = 0;
+        for (const float v : x) all = std::max(all, std::bit_cast<uint32_t>(v) & 0x7FFFFFFFu);
+        const double outer = fp4_outer(chain, fp4_range(s), TwoLevel::tensor, all).scale;
+        int fours = 0;
+        for (size_t b = 0; b < x.size() / 16; ++b) {
+          uint32_t amax = 0;
+          for (size_t i = 0; i < 16; ++i) amax = std::max(amax, std::bit_cast<uint32_t>(x[16 * b + i]) & 0x7FFFFFFFu);
+          const double target = std::max(std::bit_cast<float>(amax) / outer / 6, format == S::e4m3 ? 0x1p-6 : 0x1p-17);
+          double errors[2] = {};
+          const uint8_t bytes[2] = {encode_block_scale(format, static_cast<float>(target)),
+                                    encode_block_scale(format, static_cast<float>(1.5 * target))};
+          for (const int four : {0, 1}) {
+            const double scale = decode_block_scale(format, bytes[four]) * outer;
+            for (size_t i = 0; i < 16; ++i) {
+              double error = std::numeric_limits<double>::infinity();
+              for (const double v : kGrid) error = std::min(error, std::fabs(std::fabs(double{x[16 * b + i]}) - v * scale));
+              double& sum = errors[four];
+              sum = choice == ScaleChoice::squared    ? sum + error * error
+                    : choice == ScaleChoice::absolute ? sum + error
+                                                      : std::max(sum, error);
+            }
+          }
+          const bool four = q.scales[b] == bytes[1];
+          ASSERT_TRUE(four || q.scales[b] == bytes[0]) << int{q.scales[b]} << " " << int{bytes[0]} << " " << int{bytes[1]};
+          ASSERT_LE(errors[four], 1.03 * errors[!four]) << b;
+          fours += four;
+        }
+        EXPECT_GT(fours, rows * cols / 16 / 5);
+        EXPECT_LT(fours, rows * cols / 16 * 4 / 5);
+        if (choice == ScaleChoice::squared) {
+          EXPECT_GT(q.sqnr(x), plain + 0.3);
+        }
+      }
+    }
+  }
+}
+
+// The edges of four over six: zero blocks, scales that underflow, blocks beyond a clamped scale, ties.
+TEST(OperandRules, FourOverSixAtTheEdges) {
+  OperandSpec s = make_spec(E::e2m1, G::block, 16, S::e4m3);
+  s.two_level = TwoLevel::tensor, s.choice = ScaleChoice::squared;
+  const auto first = [&](float value, float fill, float whole) {  // scale of a block, beside one with `whole`
+    std::vector<float> x(32, fill);
+    x[0] = value, x[31] = whole;
+    return quantized_row(x, s).scales[0];
+  };
+  const auto value = [](uint8_t byte) { return decode(Float::e4m3, byte); };
+  for (const Fp4Chain chain : {Fp4Chain::alto, Fp4Chain::torchao}) {
+    s.chain = chain;
+    EXPECT_EQ(value(first(6, 0, 6)), 256);    // exact under both scales: amax / 6
+    EXPECT_EQ(value(first(6, 4, 6)), 256);    // exact under amax / 6 alone
+    EXPECT_EQ(value(first(6, 4.5, 6)), 384);  // 6 and 4.5 are 4 and 3 times 1.5
+    EXPECT_EQ(value(first(0, 0, 6)), chain == Fp4Chain::alto ? 0x1p-6f : 0);
+    EXPECT_EQ(value(first(1e-37f, 1e-37f, 3e38f)), chain == Fp4Chain::alto ? 0x1p-6f : 0);
+    const auto x = first(std::numeric_limits<float>::infinity(), 1, 1);
+    EXPECT_TRUE(std::isnan(value(x)));
+  }
+  // Chain torchao: amax / 6 is 0.4 of the smallest scale, amax / 4 0.6.
+  EXPECT_EQ(value(first(6 * 0x1p-9f * 0.4f, 0, 6 * 256)), 0x1p-9f);
+  // Without an outer scale 448 is the largest: both scales are equal, also for what they clip.
+  s.chain = Fp4Chain::alto, s.two_level = TwoLevel::none;
+  EXPECT_EQ(value(first(1e6f, 1, 1)), 448);
+  EXPECT_EQ(value(first(2600, 0, 1)), 448);  // 433.3 rounds to 448, and so does 650
+}
+
+// MXINT8 and NVINT4 (3.2, 3.4.2): symmetric codes, ceil(log2(amax / 127)), and amax at 7.
+TEST(OperandRules, IntegerBlocks) {
+  const auto int8 = [](float amax, M mode) { return quantized_row({amax, -amax, 0, 0}, make_spec(E::int8, G::block, 32, S::e8m0, mode)); };
+  for (const int e : {-100, -3, 0, 60}) {
+    const float top = std::ldexp(127.0f, e), beyond = std::nextafter(std::nextafter(top, INFINITY), INFINITY);
+    EXPECT_EQ(int8(top, M::rceil).scales[0], 127 + e);
+    EXPECT_EQ(int8(top, M::rceil).codes[0], 127);
+    EXPECT_EQ(int8(top, M::rceil).codes[1], static_cast<uint8_t>(-127));
+    EXPECT_EQ(int8(beyond, M::rceil).scales[0], 128 + e);
+    EXPECT_EQ(int8(beyond, M::floor).scales[0], 127 + e);
+    EXPECT_EQ(int8(std::ldexp(127.75f, e), M::floor).codes[1], static_cast<uint8_t>(-127));  // never -128
+    EXPECT_EQ(int8(std::ldexp(127.25f, e), M::even).scales[0], 127 + e);
+    EXPECT_EQ(int8(std::ldexp(127.5f, e), M::even).scales[0], 128 + e);
+  }
+  EXPECT_EQ(int8(0, M::rceil).scales[0], 0);
+  EXPECT_EQ(int8(1e-37f, M::rceil).scales[0], 0);  // 2^-127 at least
+  EXPECT_EQ(int8(1e-37f, M::rceil).codes[0], 17);  // 1e-37 * 2^127
+  EXPECT_EQ(int8(3e38f, M::rceil).scales[0], 127 + 121);
+  EXPECT_EQ(int8(INFINITY, M::rceil).scales[0], 255);
+
+  OperandSpec s = make_spec(E::int4, G::block, 16, S::e4m3);
+  s.two_level = TwoLevel::tensor;
+  std::vector<float> x(32, 0.0f);
+  x[0] = 7, x[1] = -7, x[2] = 3.4f, x[16] = -1e-37f;
+  const Row q = quantized_row(x, s);
+  EXPECT_EQ(decode(Float::e4m3, q.scales[0]), 448);
+  EXPECT_EQ(std::vector<int>({q.codes[0], q.codes[1], q.codes[2]}), std::vector<int>({7, 0xF9, 3}));
+  EXPECT_EQ(decode(Float::e4m3, q.scales[1]), 0x1p-6f);
+  EXPECT_EQ(q.codes[16], 0);
+  s.two_level = TwoLevel::none;  // a scale of 1.0 for 7.2: 7.2 / 7 is below the midpoint 1.0625
+  EXPECT_EQ(quantized_row({-7.2f, 7.2f}, s).scales[0], encode(Float::e4m3, 1.0f));
+  EXPECT_EQ(quantized_row({-7.4f, 7.4f}, s).codes[0], 0xF9);  // -7, never -8
 }
 
 // One NaN or infinity: NaN in every element of its group, no other element changed (2.2).
@@ -290,12 +404,13 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   };
   expect("hp", [](auto& p) { p.row.spec.element = E::hp; });
   expect("blocks of 16, 32 or 128", [](auto& p) { p.row.spec.block = 48; });
-  expect("do not combine with", [](auto& p) { p.row.spec.element = E::int8; });
+  expect("do not combine with", [](auto& p) { p.row.spec.element = E::int4; });
   expect("scale mode", [](auto& p) { p.row.spec.mode = M::none; });
   expect("uos", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.mode = M::uos; });
   expect("macro blocks", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.two_level = TwoLevel::macro; });
   expect("outer scale", [](auto& p) { p.row.spec.two_level = TwoLevel::tensor; });
   expect("chain torchao", [](auto& p) { p.row.spec.chain = Fp4Chain::torchao; });
+  expect("choice between two scales", [](auto& p) { p.row.spec.choice = ScaleChoice::squared; });
   expect("clipping", [](auto& p) { p.row.spec.granularity = G::tile, p.row.spec.clip = Clip::fixed; });
   expect("rotation", [](auto& p) { p.row.spec.hadamard = 32; });
   expect("row stride >= 32", [](auto& p) { p.ld = 31; });

@@ -38,6 +38,16 @@ OperandSpec fp4(G g, S scale, Fp4Chain chain = Fp4Chain::alto) {
   s.two_level = TwoLevel::tensor, s.chain = chain;
   return s;
 }
+OperandSpec four_over_six(G g, S scale, ScaleChoice choice = ScaleChoice::squared) {
+  OperandSpec s = fp4(g, scale);
+  s.choice = choice;
+  return s;
+}
+OperandSpec nvint4(G g) {
+  OperandSpec s = make_spec(E::int4, g, 16, S::e4m3);
+  s.two_level = TwoLevel::tensor;
+  return s;
+}
 OperandSpec stochastic(OperandSpec s) {
   s.stochastic = true;
   return s;
@@ -80,6 +90,17 @@ std::vector<Row> rows() {
       {"amdfp4 1x16", fp4(G::block, S::ue5m3), 20.4, 26.9},
       {"nvfp4 16x16", fp4(G::tile, S::e4m3), 19.1, 18.4},
       {"nvfp4 16x16 torchao", fp4(G::tile, S::e4m3, Fp4Chain::torchao), 19.1, 18.4},
+      {"nvfp4 four over six", four_over_six(G::block, S::e4m3), 21.2, 27.8},
+      {"nvfp4 four over six absolute", four_over_six(G::block, S::e4m3, ScaleChoice::absolute), 21.1, 27.8},
+      {"nvfp4 four over six largest", four_over_six(G::block, S::e4m3, ScaleChoice::largest), 21.0, 27.7},
+      {"nvfp4 four over six 16x16", four_over_six(G::tile, S::e4m3), 19.1, 18.6},
+      {"amdfp4 four over six", four_over_six(G::block, S::ue5m3), 21.2, 27.8},
+      {"nvfp4 four over six SR", stochastic(four_over_six(G::block, S::e4m3)), 17.5, 0},
+      {"mxint8 rceil", mx(E::int8, M::rceil), 41.3, 34.9},
+      {"mxint8 floor", mx(E::int8, M::floor), 41.3, 34.9},
+      {"mxint8 32x32", mx(E::int8, M::rceil, G::tile), 39.9, 22.8},
+      {"nvint4 1x16", nvint4(G::block), 21.3, 26.7},
+      {"nvint4 16x16", nvint4(G::tile), 18.0, 18.2},
       {"nvfp4 SR", stochastic(fp4(G::block, S::e4m3)), 17.25, 0},
       {"int8 row", make_spec(E::int8, G::row, 0, S::fp32), 42.1, 25.5},
       {"int8 row SR", stochastic(make_spec(E::int8, G::row, 0, S::fp32)), 39.1, 22.5},

@@ -24,6 +24,8 @@ struct QuantizeScheme {
 OperandSpec forward_spec(std::string_view recipe) { return find_linear_recipe(recipe)->x_forward; }
 OperandSpec weight_spec(std::string_view recipe) { return find_linear_recipe(recipe)->w_forward; }
 
+OperandSpec four_over_six(OperandSpec s) { return s.choice = ScaleChoice::squared, s; }
+
 std::vector<QuantizeScheme> make_schemes() {
   const auto bf16 = ValueForm::bf16, e4m3 = ValueForm::fold_e4m3;
   std::vector<QuantizeScheme> out = {
@@ -45,6 +47,15 @@ std::vector<QuantizeScheme> make_schemes() {
       {"nvfp4", "packed, 1x16, outer scale", forward_spec("nvfp4"), true},
       {"nvfp4_values", "bf16 values, 1x16", forward_spec("nvfp4"), false, bf16, bf16},
       {"nvfp4_values_rotated", "Hadamard of 32 tokens", forward_spec("nvfp4"), false, bf16, bf16, 32},
+      {"nvfp4_16x16_values", "bf16 values, 16x16", weight_spec("nvfp4"), false, bf16, bf16},
+      {"nvfp4_4over6", "packed, four over six", four_over_six(forward_spec("nvfp4")), true},
+      {"nvfp4_4over6_values", "bf16 values, four over six", four_over_six(forward_spec("nvfp4")), false, bf16, bf16},
+      {"nvfp4_4over6_values_rotated", "Hadamard of 32 tokens", four_over_six(forward_spec("nvfp4")), false, bf16, bf16, 32},
+      {"nvfp4_4over6_16x16_values", "bf16 values, four over six", four_over_six(weight_spec("nvfp4")), false, bf16, bf16},
+      {"nvint4", "packed, 1x16, outer scale", forward_spec("nvint4"), true},
+      {"nvint4_values", "bf16 values, 1x16", forward_spec("nvint4"), false, bf16, bf16},
+      {"mxint8", "codes, 1x32", forward_spec("mxint8")},
+      {"mxint8_values", "bf16 values, 1x32", forward_spec("mxint8"), false, bf16, bf16},
       {"amdfp4", "packed, 1x16, outer scale", forward_spec("amdfp4"), true},
       {"amdfp4_values", "bf16 values, 1x16", forward_spec("amdfp4"), false, bf16, bf16},
       {"bitnet_x", "int8 rows", forward_spec("bitnet")},
@@ -52,8 +63,8 @@ std::vector<QuantizeScheme> make_schemes() {
   };
   for (QuantizeScheme& s : out) s.spec.stored = s.spec.same_as_forward = false;
   // Stochastic rounding, for schemes of gradients.
-  for (const char* name :
-       {"fp8_1x128", "int8", "mxfp8", "mxfp4", "mxfp4_folded", "mxfp4_folded_rotated", "nvfp4_values", "nvfp4_values_rotated"}) {
+  for (const char* name : {"fp8_1x128", "int8", "mxfp8", "mxfp4", "mxfp4_folded", "mxfp4_folded_rotated", "nvfp4_values",
+                           "nvfp4_values_rotated", "nvfp4_4over6_values_rotated"}) {
     QuantizeScheme s = *std::find_if(out.begin(), out.end(), [&](const QuantizeScheme& x) { return x.name == name; });
     s.name += "_sr", s.meaning += ", stochastic", s.spec.stochastic = true;
     out.push_back(s);

@@ -12,8 +12,10 @@
 #include "halftone/formats/hadamard.h"
 #include "halftone/formats/int_scale.h"
 #include "halftone/formats/mx_scale.h"
+#include "halftone/formats/names.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/formats/scale_choice.h"
 #include "halftone/quantize/operand_shape.h"
 #include "halftone/quantize/stochastic.h"
 
@@ -67,16 +69,14 @@ class Worker {
     if (s_.hadamard > 0) rotate();
     const uint32_t a = amax_bits(x_);
     step("amax", as_power(std::bit_cast<float>(a)));
-    if (is_float(s_.element)) {
-      if (s_.scale == ScaleFormat::e8m0)
-        scale_mx(a);
-      else if (s_.scale == ScaleFormat::e4m3 || s_.scale == ScaleFormat::ue5m3)
-        scale_fp4(a);
-      else
-        scale_fp8(a);
-    } else {
+    if (s_.scale == ScaleFormat::e8m0)
+      scale_mx(a);
+    else if (s_.scale == ScaleFormat::e4m3 || s_.scale == ScaleFormat::ue5m3)
+      scale_fp4(a);
+    else if (is_float(s_.element))
+      scale_fp8(a);
+    else
       scale_integer(a);
-    }
     round();
     for (float& v : result_.values) v += zero_;
     step("value", numbers(result_.values));
@@ -132,7 +132,7 @@ class Worker {
       byte = clip_scale_byte(sigma);
       step("sigma", fmt::format("{}", sigma));
     } else {
-      byte = mx_scale_byte(float_of(s_.element), s_.mode, a);
+      byte = mx_scale_byte(MxElement(s_.element), s_.mode, a);
     }
     const bool clipped = s_.clip == Clip::fixed;
     step("scale byte", fmt::format("{} = 2^{} ({})", byte, int{byte} - 127, s_.clip == Clip::dynamic ? "sigma" : name(s_.mode)));
@@ -145,14 +145,25 @@ class Worker {
 
   // The example is a tensor of one block.
   void scale_fp4(uint32_t a) {
-    const ScalePair outer = fp4_outer(s_.chain, s_.scale, s_.two_level, a);
-    const uint8_t code = fp4_block_scale(s_.chain, s_.scale, a, outer);
-    step("outer", s_.two_level == TwoLevel::none ? "1 (none)" : fmt::format("amax / {} = {}", fp4_range(s_.scale), outer.scale));
+    const ScalePair outer = fp4_outer(s_.chain, fp4_range(s_), s_.two_level, a);
+    const uint8_t code =
+        s_.choice == ScaleChoice::amax ? fp4_block_scale(s_.chain, s_.scale, a, outer, largest_code(s_.element)) : chosen(a, outer);
+    step("outer", s_.two_level == TwoLevel::none ? "1 (none)" : fmt::format("amax / {} = {}", fp4_range(s_), outer.scale));
     step("block scale", fmt::format("0x{:02X} = {} ({})", code, decode_block_scale(s_.scale, code), name(s_.scale)));
     const float factor = fp4_factor(s_.chain, s_.scale, code, outer);
     for (const float v : x_) y_.push_back(fp4_scaled(s_.chain, v, factor));
     step("x / scales", numbers(y_));
     factor_ = decode_block_scale(s_.scale, code) * outer.scale;
+  }
+
+  uint8_t chosen(uint32_t a, ScalePair outer) {
+    const ScaleCandidates c = scale_candidates(s_.chain, s_.scale, a, outer);
+    const float six = decode_block_scale(s_.scale, c.six), four = decode_block_scale(s_.scale, c.four);
+    ChoiceErrors e;
+    for (const float v : x_) e.add(s_.choice, c, v);
+    step("two scales", fmt::format("{} of amax / 6 and {} of amax / 4", six, four));
+    step("their errors", fmt::format("{} and {} ({}, in 128ths of each)", e.six, e.four, name_of(kScaleChoiceNames, s_.choice)));
+    return c.four_anyway || takes_four(s_.choice, six, four, e) ? c.four : c.six;
   }
 
   void scale_integer(uint32_t a) {
@@ -189,7 +200,7 @@ class Worker {
       const uint16_t u = sr_bits16(r, static_cast<int64_t>(i));
       random.push_back(u);
       const auto code = [&](auto f) { return s_.stochastic ? encode_sr(f, y_[i], u) : encode(f, y_[i]); };
-      const int q = is_float(s_.element) ? code(float_of(s_.element)) : code(int_of(s_.element));
+      const int q = is_float(s_.element) ? code(float_of(s_.element)) : code(int_range(s_));
       result_.codes.push_back(static_cast<uint8_t>(q));
       const float y = is_float(s_.element) ? decode(float_of(s_.element), static_cast<uint8_t>(q)) : static_cast<float>(q);
       result_.values.push_back(y * factor_);

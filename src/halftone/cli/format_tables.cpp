@@ -102,6 +102,13 @@ std::string scale_rule_table() {
     out += fmt::format("  {} blocks: outer = amax of the tensor / {}, block scale = {} of amax / outer / 6; {}\n", name(s), fp4_range(s),
                        name(s), s == ScaleFormat::e4m3 ? "two orders of evaluation, alto and torchao" : "evaluated as by alto");
   }
+  out += fmt::format(
+      "  four over six (scale_choice): the block scale of amax / outer / 6 or / 4 with the smaller error, outer = amax of the tensor / {} "
+      "or "
+      "{}\n"
+      "  int4 in e4m3 blocks (nvint4): amax of the tensor / {}, amax / outer / 7; int8 in MX blocks (mxint8): largest 127, p = 6\n",
+      fp4_range(ScaleFormat::e4m3, ScaleChoice::squared), fp4_range(ScaleFormat::ue5m3, ScaleChoice::squared),
+      fp4_range(ScaleFormat::e4m3, ScaleChoice::amax, 7));
   out += "  MX: scale 2^e, amax = m * 2^k with 1 <= m < 2, p = exponent of the largest element; e = k - p, or k - p + 1 when\n";
   std::vector<std::string> head = {"rule"};
   for (const Float f : kFloats) head.push_back(fmt::format("{}, p = {}", name(f), spec(f).max_exponent()));

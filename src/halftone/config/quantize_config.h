@@ -97,7 +97,7 @@ struct RecipeOptions {
   std::optional<bool> use_2dblock_x, use_2dblock_w, use_hadamard, use_sr_grad, use_dge;
   std::optional<std::string> two_level_scaling, clip_mode;
   std::optional<bool> use_uos;
-  std::optional<std::string> scale_mode;
+  std::optional<std::string> scale_mode, scale_choice, scale_choice_error;
   std::string style = "alto";
   std::optional<bool> wgrad_hp, x_hp, w_hp, dy_hp;
   bool stochastic_rounding = false, output = true, grad_input = true, grad_weight = true;

@@ -145,7 +145,7 @@ std::vector<RecipeOption> option_rows() {
     l.linear.dge = *o.use_dge;
   };
   rows.back().excludes = {{"output", kNoCodes}, {"w_hp", kNoCodes}};
-  row("two_level_scaling", &O::two_level_scaling, "none", "second level of scales: tensorwise (nvfp4, amdfp4), blockwise (mxfp4)",
+  row("two_level_scaling", &O::two_level_scaling, "none", "second level of scales: tensorwise (nvfp4, amdfp4, nvint4), blockwise (mxfp4)",
       words_of(kTwoLevelNames))
       .apply = [](L& l, const O& o) { set_all(l, &OperandSpec::two_level, *find_named(kTwoLevelNames, *o.two_level_scaling)); };
   row("clip_mode", &O::clip_mode, "none", "clipping of the wgrad operands", words_of(kClipNames)).apply = [](L& l, const O& o) {
@@ -168,6 +168,18 @@ std::vector<RecipeOption> option_rows() {
   rows.back().excludes = {{"scale_mode", "it is a scale rule of its own"}};
   row("scale_mode", &O::scale_mode, "", "scale rule", {"floor", "ceil", "rceil", "even", "adaptive"}).apply = [](L& l, const O& o) {
     set_all(l, &OperandSpec::mode, *find_named(kScaleModeNames, *o.scale_mode));
+  };
+  row("scale_choice", &O::scale_choice, "none",
+      "block scales: none = amax / 6; four_over_six = of amax / 6 and amax / 4 that with less error", {"none", "four_over_six"})
+      .apply = [](L& l, const O& o) {
+    if (*o.scale_choice == "none") return;
+    set_all(l, &OperandSpec::choice, *find_named(kScaleChoiceNames, o.scale_choice_error.value_or("squared")));
+  };
+  row("scale_choice_error", &O::scale_choice_error, "", "error of a block that quantize.scale_choice compares",
+      words_of(kScaleChoiceNames));
+  rows.back().objection = [](const S& s) -> Objection {
+    if (s.value("scale_choice_error").is_null() || s.on("scale_choice")) return {};
+    return {" has no effect without quantize.scale_choice = four_over_six", "scale_choice"};
   };
   row("style", &O::style, "", "alto, or torchao = torchao's NVFP4 recipe", words_of(kChainNames)).apply = [](L& l, const O& o) {
     set_all(l, &OperandSpec::chain, *find_named(kChainNames, o.style));
@@ -383,13 +395,14 @@ LayerRecipe layer_recipe(const Scheme& scheme, const RecipeOptions& options, con
     result.options.push_back(v == true ? std::string(row.name) : fmt::format("{} = {}", row.name, plain_text(v)));
   }
   if (scheme.w_forward.two_level == TwoLevel::tensor && result.linear.w_forward.two_level == TwoLevel::none) {
-    // Block scales between the floor of ALTO's chain and the format's largest number (numerics.md 3.4, 3.6); a quarter of the floor is
-    // the midpoint between codes 0 and 1.
-    const ScaleFormat format = scheme.w_forward.scale;
+    // Block scales between the floor of ALTO's chain and the format's largest number (numerics.md 3.4, 3.6); a quarter of the floor, of
+    // integers half, is the midpoint between codes 0 and 1.
+    const OperandSpec& w = scheme.w_forward;
+    const char* least = w.scale == ScaleFormat::ue5m3 ? "2^-19 (1.9e-6)" : w.element == Element::int4 ? "2^-7 (0.008)" : "2^-8 (0.004)";
     result.warnings.push_back(fmt::format(
         "quantize: {} without two_level_scaling = tensorwise (from {}): elements below {} become zero, those above {} saturate; gradients "
         "are often smaller",
-        scheme.name, module, format == ScaleFormat::ue5m3 ? "2^-19 (1.9e-6)" : "2^-8 (0.004)", fp4_range(format)));
+        scheme.name, module, least, fp4_range(w)));
   }
   return result;
 }

@@ -33,6 +33,7 @@ inline std::string scale_text(const OperandSpec& s) {
   if (s.mode != ScaleMode::none) add(name_of(kScaleModeNames, s.mode));
   if (s.two_level != TwoLevel::none) add(s.two_level == TwoLevel::tensor ? "outer" : "macro");
   if (s.chain == Fp4Chain::torchao) add("torchao");
+  if (s.choice != ScaleChoice::amax) add("4/6"), add(name_of(kScaleChoiceNames, s.choice));
   return out;
 }
 

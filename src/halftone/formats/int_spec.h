@@ -36,8 +36,7 @@ constexpr int clip(IntSpec s, double k) { return k < s.lowest ? s.lowest : k > s
 }  // namespace detail
 
 // clip(rint(y)), ties to even; NaN gives 0 (the scale of its group is poisoned, numerics.md 2.2).
-constexpr int encode(Int f, float y) {
-  const IntSpec s = spec(f);
+constexpr int encode(IntSpec s, float y) {
   if (y != y) return 0;
   if (y <= -1024.0f || y >= 1024.0f) return y < 0 ? s.lowest : s.highest;
   const double v = y, k = detail::floor_small(v), r = v - k;
@@ -45,14 +44,17 @@ constexpr int encode(Int f, float y) {
   return detail::clip(s, k + (up ? 1 : 0));
 }
 
+constexpr int encode(Int f, float y) { return encode(spec(f), y); }
+
 // Stochastic: floor towards minus infinity plus one draw of L = 16 bits; the fractional part is exact (numerics.md section 4).
-constexpr int encode_sr(Int f, float y, uint16_t u16) {
-  const IntSpec s = spec(f);
+constexpr int encode_sr(IntSpec s, float y, uint16_t u16) {
   if (y != y) return 0;
   if (y <= -1024.0f || y >= 1024.0f) return y < 0 ? s.lowest : s.highest;
   const double v = y, k = detail::floor_small(v);
   return detail::clip(s, k + (sr_up16(v - k, u16) ? 1 : 0));
 }
+
+constexpr int encode_sr(Int f, float y, uint16_t u16) { return encode_sr(spec(f), y, u16); }
 
 // Stochastic rounding with L = 32 bits (weight write-back).
 constexpr int encode_sr32(Int f, float y, uint32_t u32) {

@@ -25,6 +25,22 @@ constexpr float reciprocal_max(Float f) {
   return 0;
 }
 
+// Element of an MX block as its scale rules see it: a float format, or int8, whose codes -127 to 127 have the largest exponent 6 and,
+// there, 6 bits below the first.
+struct MxElement {
+  int max_exponent, mantissa_bits;
+  float reciprocal;
+  constexpr MxElement(Float f)
+      : max_exponent(spec(f).max_exponent()), mantissa_bits(spec(f).mantissa_bits), reciprocal(reciprocal_max(f)) {}
+  constexpr explicit MxElement(Element e)
+      : MxElement(e == Element::int8 ? MxElement(6, 6, std::bit_cast<float>(0x3C010204u)) : float_of(e)) {}
+
+ private:
+  constexpr MxElement(int exponent, int bits, float by) : max_exponent(exponent), mantissa_bits(bits), reciprocal(by) {}
+  static constexpr Float float_of(Element e) { return static_cast<Float>(static_cast<int>(e) - static_cast<int>(Element::e4m3)); }
+};
+static_assert(MxElement(Element::e2m1).reciprocal == reciprocal_max(Float::e2m1) && MxElement(Element::int8).reciprocal == 1.0f / 127);
+
 namespace detail {
 // Exponent of a after rounding to mb mantissa bits, halves up: E'(a) of mode `even`.
 constexpr int rounded_exponent(int mantissa_bits, uint32_t bits) {
@@ -33,25 +49,24 @@ constexpr int rounded_exponent(int mantissa_bits, uint32_t bits) {
 }  // namespace detail
 
 // Exponent e of the block scale 2^e before clamping; amax is finite. `uos` is defined for e2m1 only.
-constexpr int mx_exponent(Float f, ScaleMode mode, uint32_t amax_bits) {
-  const FloatSpec s = spec(f);
+constexpr int mx_exponent(MxElement s, ScaleMode mode, uint32_t amax_bits) {
   const int exponent = static_cast<int>(amax_bits >> 23) - 127;
   const uint32_t mantissa = amax_bits & 0x7FFFFFu;
   switch (mode) {
     case ScaleMode::ceil:
-      return exponent + (mantissa != 0 ? 1 : 0) - s.max_exponent();
+      return exponent + (mantissa != 0 ? 1 : 0) - s.max_exponent;
     case ScaleMode::rceil: {
-      const uint32_t d = std::bit_cast<uint32_t>(std::bit_cast<float>(amax_bits) * reciprocal_max(f));
+      const uint32_t d = std::bit_cast<uint32_t>(std::bit_cast<float>(amax_bits) * s.reciprocal);
       const uint32_t field = d >> 23, rest = d & 0x7FFFFFu;
       return static_cast<int>(field) - 127 + (rest > (field == 0 ? 0x400000u : 0u) ? 1 : 0);
     }
     case ScaleMode::even:
     case ScaleMode::adaptive:
-      return detail::rounded_exponent(s.mantissa_bits, amax_bits) - s.max_exponent();
+      return detail::rounded_exponent(s.mantissa_bits, amax_bits) - s.max_exponent;
     case ScaleMode::uos:  // ceil(log2(amax / 7.25))
       return static_cast<int>((amax_bits + 0x17FFFFu) >> 23) - 129;
     default:
-      return exponent - s.max_exponent();
+      return exponent - s.max_exponent;
   }
 }
 
@@ -59,7 +74,7 @@ constexpr int mx_exponent(Float f, ScaleMode mode, uint32_t amax_bits) {
 constexpr uint8_t mx_lowest_byte(ScaleMode mode) { return mode == ScaleMode::adaptive || mode == ScaleMode::uos ? 1 : 0; }
 
 // Stored e8m0 byte of a block: 255 when poisoned.
-constexpr uint8_t mx_scale_byte(Float f, ScaleMode mode, uint32_t amax_bits) {
+constexpr uint8_t mx_scale_byte(MxElement f, ScaleMode mode, uint32_t amax_bits) {
   if (poisoned(amax_bits)) return kE8m0Nan;
   const uint8_t byte = encode_e8m0(mx_exponent(f, mode, amax_bits)), lowest = mx_lowest_byte(mode);
   return byte < lowest ? lowest : byte;

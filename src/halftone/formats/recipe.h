@@ -161,8 +161,8 @@ constexpr LinearRecipe tiled(std::string_view name, Element e, int n, ScaleForma
   const OperandSpec b = block(e, n, s), t = tile(e, n, s);
   return operands(name, multiple, b, t, b, again(t), b, b);
 }
-constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s) {
-  LinearRecipe r = tiled(name, Element::e2m1, n, s, n);
+constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s, Element e = Element::e2m1) {
+  LinearRecipe r = tiled(name, e, n, s, n);
   return r.dy_dgrad = sr(r.dy_dgrad), r.dy_wgrad = sr(rotated(r.dy_wgrad)), r.x_wgrad = rotated(r.x_wgrad), r;
 }
 
@@ -174,6 +174,10 @@ constexpr SchemeFamily kFp4{
     "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad use_dge two_level_scaling wgrad_hp output grad_input grad_weight x_hp w_hp "
     "dy_hp lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq",
     "use_hadamard=true use_sr_grad=true deosc_step=2000"};
+constexpr SchemeFamily kNvint4{
+    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad two_level_scaling wgrad_hp output grad_input grad_weight x_hp w_hp dy_hp "
+    "lora_rank",
+    "use_hadamard=true use_sr_grad=true"};
 constexpr SchemeFamily kIntegers{"use_sr_grad stochastic_rounding output grad_input grad_weight"};
 constexpr SchemeFamily kStored{.experts = false};
 constexpr SchemeFamily kBitnet{.experts = false, .own_norms = true};
@@ -204,10 +208,13 @@ constexpr std::array kLinearRecipes = {
     Scheme{detail::fp4("mxfp4", 32, ScaleFormat::e8m0), "MX blocks of 32 4-bit floats", &detail::kFp4,
            "two_level_scaling=blockwise clip_mode use_uos scale_mode"},
     Scheme{detail::fp4("nvfp4", 16, ScaleFormat::e4m3), "blocks of 16 4-bit floats, e4m3 scales", &detail::kFp4,
-           "two_level_scaling=tensorwise style", "two_level_scaling=tensorwise",
+           "two_level_scaling=tensorwise style scale_choice scale_choice_error", "two_level_scaling=tensorwise",
            "use_2dblock_x=false use_dge=false use_2dblock_w=true wgrad_hp=false output=true grad_input=true grad_weight=true x_hp=false "
            "w_hp=false dy_hp=false use_hadamard=true use_sr_grad=true two_level_scaling=tensorwise"},
     Scheme{detail::fp4("amdfp4", 16, ScaleFormat::ue5m3), "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4,
+           "two_level_scaling=tensorwise scale_choice scale_choice_error", "two_level_scaling=tensorwise"},
+    Scheme{detail::tiled("mxint8", Element::int8, 32, ScaleFormat::e8m0, 32), "MX blocks of 32 8-bit integers", &detail::kMxfp8},
+    Scheme{detail::fp4("nvint4", 16, ScaleFormat::e4m3, Element::int4), "blocks of 16 4-bit integers, e4m3 scales", &detail::kNvint4,
            "two_level_scaling=tensorwise", "two_level_scaling=tensorwise"},
     Scheme{detail::uniform("int8", detail::rows(Element::int8), 16), "8-bit integers, scales of rows", &detail::kIntegers},
     Scheme{detail::uniform("int4", detail::rows(Element::int4), 32), "4-bit integers, scales of rows", &detail::kIntegers},

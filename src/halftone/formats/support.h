@@ -49,9 +49,10 @@ struct Support {
   std::string_view reason;
 };
 
-// Elements whose GEMMs run on int8 codes.
+// Elements with signed integer codes, and operands of them whose GEMMs run on int8 codes: those without block scales.
+constexpr bool is_integer(Element e) { return e == Element::int8 || e == Element::int4 || e == Element::ternary; }
 constexpr bool is_integer(const OperandSpec& s) {
-  return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
+  return is_integer(s.element) && s.granularity != Granularity::block && s.granularity != Granularity::tile;
 }
 
 namespace detail {

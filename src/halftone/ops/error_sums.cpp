@@ -74,13 +74,14 @@ struct Top {
   int mask, positive, negative;
   double past_positive, past_negative;
 };
-Top top(Element e) {
+Top top(const OperandSpec& s) {
+  const Element e = s.element;
   if (is_float(e)) {
     const FloatSpec f = spec(float_of(e));
     const double past = 1 + FloatSpec::pow2(f.max_exponent() - f.mantissa_bits - 1) / f.max_finite();
     return {2 * f.sign_mask() - 1, f.max_code(), f.max_code() | f.sign_mask(), past, past};
   }
-  const IntSpec i = spec(int_of(e));
+  const IntSpec i = int_range(s);
   const int mask = e == Element::int4 ? 0xF : 0xFF;
   return {mask, i.highest & mask, i.lowest & mask, 1 + 0.5 / i.highest, 1 - 0.5 / i.lowest};
 }
@@ -117,7 +118,7 @@ ErrorSums plain_sums(const at::Tensor& x) {
 
 ErrorSums coded_sums(const at::Tensor& x, const CodedMatrix& q) {
   const int64_t cols = q.spec.hadamard > 0 ? q.numbers.size(1) : x.size(1);
-  const Top t = top(q.spec.element);
+  const Top t = top(q.spec);
   ErrorSums s;
   s.elements = x.size(0) * cols, s.has_noise = s.has_shares = true;
   s.values = over_stretches(q.numbers, [&](int64_t r, int64_t n, const at::Tensor& sums) {

@@ -17,7 +17,7 @@ void check_spec(const OperandSpec& s) {
   switch (s.element) {
     case Element::int8:
     case Element::int4:
-      legal = fp32 && (s.granularity == Granularity::row || s.granularity == Granularity::tensor);
+      legal = blocks ? s.scale == (s.element == Element::int8 ? ScaleFormat::e8m0 : ScaleFormat::e4m3) : fp32;
       break;
     case Element::uint4:
       legal = (fp32 || s.scale == ScaleFormat::bf16) && s.granularity == Granularity::block;
@@ -41,8 +41,10 @@ void check_spec(const OperandSpec& s) {
         "quantiser: macro blocks need e2m1 elements with e8m0 scales and blocks of 32");
   check(s.two_level != TwoLevel::tensor || (has_byte_scales(s.scale) && !mx),
         "quantiser: a tensor's outer scale needs e4m3 or ue5m3 block scales");
-  check(s.chain != Fp4Chain::torchao || (s.scale == ScaleFormat::e4m3 && s.two_level == TwoLevel::tensor),
-        "quantiser: scale chain torchao needs e4m3 block scales and an outer scale");
+  check(s.chain != Fp4Chain::torchao || (s.scale == ScaleFormat::e4m3 && s.element == Element::e2m1 && s.two_level == TwoLevel::tensor),
+        "quantiser: scale chain torchao needs e2m1 elements with e4m3 block scales and an outer scale");
+  check(s.choice == ScaleChoice::amax || (s.element == Element::e2m1 && has_byte_scales(s.scale) && !mx && !s.eden),
+        "quantiser: a choice between two scales needs e2m1 elements with e4m3 or ue5m3 scales, without MS-EDEN");
   check(s.clip == Clip::none || (mxfp4 && s.granularity == Granularity::block && s.two_level != TwoLevel::macro),
         "quantiser: clipping needs 1x32 blocks of e2m1 with e8m0 scales, without macro blocks");
 }

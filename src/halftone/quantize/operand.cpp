@@ -56,7 +56,7 @@ class Preparation {
     const QuantizedCopy& c = *state.copy;
     amax_ = amax_ || (uses_tensor_amax(c) && c.spec.hadamard == 0 && p_.amax == nullptr) || uses_row_amax(c);
     by_column_ = by_column_ || (uses_row_amax(c) && state.transposed);
-    signed_ = signed_ || c.spec.element == Element::int4;
+    signed_ = signed_ || (c.spec.element == Element::int4 && !has_byte_scales(c.spec.scale));
     sum_ = sum_ || c.spec.element == Element::ternary;
   }
   void measure() {
@@ -73,7 +73,7 @@ class Preparation {
   void finish(CopyState& state) {
     const QuantizedCopy& c = *state.copy;
     if (uses_tensor_amax(c)) state.amax = c.spec.hadamard != 0 ? rotated(state) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
-    state.outer = fp4_outer(c.spec.chain, c.spec.scale, c.spec.two_level, state.amax);
+    state.outer = fp4_outer(c.spec.chain, fp4_range(c.spec), c.spec.two_level, state.amax);
     if (c.outer != nullptr) *c.outer = state.outer.scale;
     if (c.form == ValueForm::fold_e5m2) {
       const uint8_t byte = mx_reference_byte(float_of(c.spec.element), c.spec.mode, c.spec.clip, state.amax);
@@ -143,7 +143,8 @@ bool shared_codes(const QuantizeOperand& p) {
   const bool symmetric = a.granularity == Granularity::tensor || a.granularity == Granularity::tile;
   return p.want_row && p.want_transposed && symmetric && a.element == b.element && a.granularity == b.granularity && a.block == b.block &&
          a.scale == b.scale && a.mode == b.mode && a.two_level == b.two_level && a.two_level != TwoLevel::macro && a.chain == b.chain &&
-         a.scale_floor == b.scale_floor && b.hadamard == 0 && a.stochastic == b.stochastic && (!a.stochastic || same_draws);
+         a.choice == b.choice && a.scale_floor == b.scale_floor && b.hadamard == 0 && a.stochastic == b.stochastic &&
+         (!a.stochastic || same_draws);
 }
 
 }  // namespace

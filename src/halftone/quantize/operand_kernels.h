@@ -5,6 +5,7 @@
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
 #include "halftone/formats/float_spec.h"
+#include "halftone/formats/int_spec.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/formats/scale_pair.h"
 
@@ -34,6 +35,7 @@ struct EncodeTile {
   int64_t draws_ld;
   uint8_t* codes;
   int64_t codes_ld;
+  IntSpec range;  // of integers
 };
 
 // Values of a run of n codes (a multiple of 16): value of the code times scale[i >> shift], plus zero[i >> shift] unless null; out is f32,
@@ -46,6 +48,18 @@ struct ValueRun {
   const float *scale, *zero;
   int shift;
   void* out;
+};
+
+// Errors of the blocks of f[rows, width] under both scale candidates (ChoiceErrors), in six and four: one of (1 << row_shift) x (1 <<
+// column_shift) elements each, [.., ld]. Those of poisoned blocks have no meaning.
+struct ChoiceTile {
+  ScaleChoice choice;
+  const float* f;
+  int64_t rows, width;
+  const float *per_scale, *ratio;
+  int64_t ld;
+  int row_shift, column_shift;
+  int32_t *six, *four;
 };
 
 // Calls f(x as a pointer to its element type).
@@ -101,8 +115,11 @@ struct OperandKernels {
   // f[rows, width] *= factor[(r >> row_shift) * factor_ld + (by_column ? c : c / 128)]
   void (*scale)(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column);
   void (*encode)(const EncodeTile& t);
-  // Block scales of NVFP4 and AMDFP4 and their factors (fp4_block_scale, fp4_factor) from n amaxes, n a multiple of 16.
-  void (*fp4_scales)(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales, float* factors);
+  // Block scales of NVFP4 and AMDFP4 and their factors (fp4_block_scale, fp4_factor) from n amaxes, n a multiple of 16. most: largest code;
+  // times: factor of the scales, 1, or 1.5 (formats/scale_choice.h).
+  void (*fp4_scales)(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, float most, float times,
+                     uint8_t* scales, float* factors);
+  void (*choice_errors)(const ChoiceTile& t);
   // Transposes codes[rows, codes_ld] to out[width, ld], rows a multiple of 16.
   void (*transpose)(const uint8_t* codes, int64_t codes_ld, int64_t rows, int64_t width, uint8_t* out, int64_t ld);
   void (*values)(const ValueRun& run);

@@ -206,13 +206,10 @@ struct OperandLeaf {
       const F lo = V::set(low), hi = V::set(high);
       const auto code = [=](F y, I u) { return RowLeaf<V>::template int_code<kStochastic>(y, u, lo, hi); };
       if (t.scaling == Scaling::affine) return encode_by<kStochastic, Scaling::affine, true>(t, code);
+      if (t.scaling == Scaling::quotient) return encode_by<kStochastic, Scaling::quotient, true>(t, code);
       encode_by<kStochastic, Scaling::product, true>(t, code);
     };
-    with_format(t.element, floats, [&] {
-      constexpr IntSpec kRanges[] = {spec(Int::int8), spec(Int::int4), spec(Int::uint4), spec(Int::ternary)};
-      const IntSpec& range = kRanges[static_cast<int>(t.element) - static_cast<int>(Element::int8)];
-      ints(static_cast<float>(range.lowest), static_cast<float>(range.highest));
-    });
+    with_format(t.element, floats, [&] { ints(static_cast<float>(t.range.lowest), static_cast<float>(t.range.highest)); });
   }
   static void encode(const EncodeTile& t) {
     if (t.stochastic)
@@ -232,8 +229,8 @@ struct OperandLeaf {
     return V::floats(V::select(V::lt(q, V::seti(8)), V::bits(V::mul(V::from_int(q), V::set(0x1p-17f))), normal));
   }
 
-  static void fp4_scales(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales,
-                         float* factors) {
+  static void fp4_scales(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, float most, float times,
+                         uint8_t* scales, float* factors) {
     const bool wide = format == ScaleFormat::ue5m3, torchao = chain == Fp4Chain::torchao;
     const F high = V::set(wide ? 114688.0f : 448.0f), low = V::set(wide ? 0x1p-17f : 0x1p-6f), largest = V::set(0x1.fffffep127f);
     const float per_six = outer.inv * std::bit_cast<float>(0x3E2AAAABu);  // torchao's evaluation order
@@ -247,8 +244,8 @@ struct OperandLeaf {
         const I a = V::loadi(amax + at);
         const typename V::M bad = V::lt(V::seti(all ? 0xFFFFFFFFu : 0x7F7FFFFFu), a);
         F v = V::floats(a);
-        v = torchao ? V::mul(v, V::set(per_six)) : V::max(V::div(V::div(v, V::set(outer.scale)), V::set(6.0f)), low);
-        v = V::min(v, high);
+        v = torchao ? V::mul(v, V::set(per_six)) : V::max(V::div(V::div(v, V::set(outer.scale)), V::set(most)), low);
+        v = V::min(V::mul(V::set(times), V::min(v, high)), high);
         const I code = wide ? ue5m3_code(v) : FloatCoder<V, Float::e4m3>::template code<false>(v, V::zeroi());
         q[j] = V::select(bad, V::seti(wide ? 0xFF : 0x7F), code);
         F factor = V::mul(wide ? ue5m3_value(code) : FloatCoder<V, Float::e4m3>::value(code), V::set(outer.scale));
@@ -259,6 +256,53 @@ struct OperandLeaf {
       V::store_u8(bytes, q);
       for (int64_t j = 0; j < 4 * kLanes && i + j < n; ++j) scales[i + j] = bytes[j];
     }
+  }
+
+  // k minus the nearest e2m1 value, in 128ths.
+  static F e2m1_error(F k) {
+    const F least = V::floats(V::and_(V::bits(V::max(k, V::set(128.0f))), V::seti(0x7F800000u)));
+    const F magic = V::mul(least, V::set(0x1.8p22f));  // its last place is the quantum
+    return V::sub(k, V::sub(V::add(k, magic), magic));
+  }
+  template <ScaleChoice kChoice>
+  static I with_error(I sum, F error) {
+    if constexpr (kChoice == ScaleChoice::squared) return V::addi(sum, V::rint(V::mul(error, error)));
+    const I size = V::rint(V::abs(error));
+    return kChoice == ScaleChoice::largest ? V::maxi(sum, size) : V::addi(sum, size);
+  }
+  template <ScaleChoice kChoice>
+  static void choice_errors_of(const ChoiceTile& t) {
+    const int64_t height = int64_t{1} << t.row_shift, run = int64_t{1} << t.column_shift;
+    const F magic = V::set(0x1.8p23f);
+    alignas(64) int32_t six[kTileRow], four[kTileRow];  // of the columns
+    for (int64_t r = 0; r < t.rows; r += height) {
+      const int64_t first = (r >> t.row_shift) * t.ld;
+      for (int64_t c = 0; c < t.width; c += kLanes) {
+        const int64_t at = first + (c >> t.column_shift);
+        const F per_scale = run == 1 ? V::load(t.per_scale + at) : V::set(t.per_scale[at]);
+        const F ratio = run == 1 ? V::load(t.ratio + at) : V::set(t.ratio[at]);
+        I e6 = V::zeroi(), e4 = V::zeroi();
+        for (int64_t j = 0; j < height; ++j) {
+          const F k = V::sub(V::fma(V::abs(V::load(t.f + (r + j) * t.width + c)), per_scale, magic), magic);
+          e6 = with_error<kChoice>(e6, e2m1_error(k));
+          e4 = with_error<kChoice>(e4, e2m1_error(V::sub(V::add(V::mul(k, ratio), magic), magic)));
+        }
+        V::store(static_cast<void*>(six + c), e6), V::store(static_cast<void*>(four + c), e4);
+      }
+      for (int64_t c = 0; c < t.width; c += run) {
+        const auto whole = [&](const int32_t* of) {
+          int32_t sum = 0;
+          for (int64_t i = c; i < c + run; ++i) sum = kChoice != ScaleChoice::largest ? sum + of[i] : sum < of[i] ? of[i] : sum;
+          return sum;
+        };
+        t.six[first + (c >> t.column_shift)] = whole(six), t.four[first + (c >> t.column_shift)] = whole(four);
+      }
+    }
+  }
+  static void choice_errors(const ChoiceTile& t) {
+    if (t.choice == ScaleChoice::squared) return choice_errors_of<ScaleChoice::squared>(t);
+    if (t.choice == ScaleChoice::absolute) return choice_errors_of<ScaleChoice::absolute>(t);
+    choice_errors_of<ScaleChoice::largest>(t);
   }
 
   static void transpose(const uint8_t* codes, int64_t codes_ld, int64_t rows, int64_t width, uint8_t* out, int64_t ld) {
@@ -308,8 +352,8 @@ struct OperandLeaf {
 
   static constexpr OperandKernels table() {
     using Rows = RowLeaf<V>;
-    return {Rows::amax,  Rows::row, Rows::panels, Rows::draw16, load,      rotate, amax_along,
-            amax_across, scale,     encode,       fp4_scales,   transpose, values, pack4};
+    return {Rows::amax, Rows::row, Rows::panels, Rows::draw16,  load,      rotate, amax_along, amax_across,
+            scale,      encode,    fp4_scales,   choice_errors, transpose, values, pack4};
   }
 };
 

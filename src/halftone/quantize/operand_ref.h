@@ -10,6 +10,7 @@
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/formats/scale_choice.h"
 #include "halftone/quantize/check_operand.h"
 #include "halftone/quantize/panels.h"
 
@@ -34,7 +35,7 @@ class OperandCopy {
     if (s_.hadamard == 32) rotate<32>();
     amax_ = p_.amax != nullptr && s_.hadamard == 0 ? *p_.amax : amax(0, R_, 0, C_);
     if (s_.two_level == TwoLevel::macro) apply_macro();
-    outer_ = fp4_outer(s_.chain, s_.scale, s_.two_level, amax_);
+    outer_ = fp4_outer(s_.chain, fp4_range(s_), s_.two_level, amax_);
     if (copy_.outer != nullptr) *copy_.outer = outer_.scale;
     codes_.resize(x_.size());
     for (int64_t r = 0; r < R_; r += block_.rows)
@@ -125,13 +126,14 @@ class OperandCopy {
       return Encoder{s.inv, zero};
     };
     if (s_.scale == ScaleFormat::e8m0) {
-      uint8_t b = mx_scale_byte(float_of(s_.element), s_.mode, a);
+      uint8_t b = mx_scale_byte(MxElement(s_.element), s_.mode, a);
       if (s_.clip == Clip::dynamic && !poisoned(a)) b = clipped(r0, c0, c1);
       byte(b);
       return {mx_inverse(b, s_.clip == Clip::fixed)};
     }
     if (s_.scale == ScaleFormat::e4m3 || s_.scale == ScaleFormat::ue5m3) {
-      const uint8_t b = fp4_block_scale(s_.chain, s_.scale, a, outer_);
+      const uint8_t b = s_.choice == ScaleChoice::amax ? fp4_block_scale(s_.chain, s_.scale, a, outer_, largest_code(s_.element))
+                                                       : chosen(a, r0, r1, c0, c1);
       byte(b);
       return {fp4_factor(s_.chain, s_.scale, b, outer_)};
     }
@@ -154,6 +156,15 @@ class OperandCopy {
       default:
         return pair(fp8_scale(float_of(s_.element), s_.scale == ScaleFormat::fp32_pow2, a));
     }
+  }
+  // The block scale with the smaller error.
+  uint8_t chosen(uint32_t a, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+    const ScaleCandidates c = scale_candidates(s_.chain, s_.scale, a, outer_);
+    if (c.six == c.four || c.four_anyway) return c.four;
+    ChoiceErrors errors;
+    for (int64_t i = r0; i < r1; ++i)
+      for (int64_t j = c0; j < c1; ++j) errors.add(s_.choice, c, x(i, j));
+    return takes_four(s_.choice, decode_block_scale(s_.scale, c.six), decode_block_scale(s_.scale, c.four), errors) ? c.four : c.six;
   }
   // Element i of the given matrix in row-major order.
   float given(int64_t i) { return transposed_ ? x(i % p_.cols, i / p_.cols) : x(i / p_.cols, i % p_.cols); }
@@ -185,7 +196,7 @@ class OperandCopy {
     if (s_.stochastic)
       u = sr_bits16(copy_.rounding, transposed_ ? copy_.rounding.index(c, r, p_.cols) : copy_.rounding.index(r, c, p_.cols));
     if (is_float(s_.element)) return s_.stochastic ? encode_sr(float_of(s_.element), y, u) : encode(float_of(s_.element), y);
-    return static_cast<uint8_t>(s_.stochastic ? encode_sr(int_of(s_.element), y, u) : encode(int_of(s_.element), y));
+    return static_cast<uint8_t>(s_.stochastic ? encode_sr(int_range(s_), y, u) : encode(int_range(s_), y));
   }
 
   void write_codes() {

@@ -29,6 +29,12 @@ constexpr BlockShape block_shape(const OperandSpec& s, int64_t R, int64_t C) {
   }
 }
 constexpr bool has_byte_scales(ScaleFormat f) { return f == ScaleFormat::e8m0 || f == ScaleFormat::e4m3 || f == ScaleFormat::ue5m3; }
+// Range of an integer operand's codes; that of blocks is symmetric.
+constexpr IntSpec int_range(const OperandSpec& s) {
+  IntSpec range = spec(int_of(s.element));
+  if (has_byte_scales(s.scale)) range.lowest = -range.highest;
+  return range;
+}
 constexpr bool is_fold(ValueForm f) { return f == ValueForm::fold_e4m3 || f == ValueForm::fold_e5m2; }
 
 // Bytes of `n` packed codes of a row: two 4-bit codes per byte, four 6-bit codes in three bytes, four ternary codes per byte (numerics.md

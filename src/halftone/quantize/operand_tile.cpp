@@ -48,7 +48,9 @@ void mx_bytes(const OperandSpec& s, const uint32_t* amax, int64_t n, uint8_t* ou
     const auto bytes = [&]<Float kFormat>() {
       for (int64_t i = 0; i < n; ++i) out[i] = mx_scale_byte(kFormat, kMode, amax[i]);
     };
-    with_format(s.element, bytes, [] {});
+    with_format(s.element, bytes, [&] {
+      for (int64_t i = 0; i < n; ++i) out[i] = mx_scale_byte(MxElement(Element::int8), kMode, amax[i]);
+    });
   };
   ((s.mode == kModes ? run.template operator()<kModes>() : void()), ...);
 }
@@ -182,6 +184,33 @@ void TileWorker::affine_scales(const CopyState& state, GroupLayout g) {
   }
 }
 
+// Replaces the scales of amax / 6 in bytes_ and factor_ by those of amax / 4 where these have the smaller error.
+void TileWorker::choose_scales(const CopyState& state, GroupLayout g) {
+  const OperandSpec& s = state.spec;
+  const int64_t n = h_ / g.height * g.ld;
+  struct Candidates {
+    std::array<uint8_t, kGroups> four;
+    std::array<float, kGroups> factor, per_scale, ratio;
+    std::array<int32_t, kGroups> error_six, error_four;
+  };
+  static thread_local Candidates c;
+  const auto& table = scale_values(s.scale);
+  k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), state.outer, 6, 1.5f, c.four.data(), c.factor.data());
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    c.per_scale[at] = per_scale_128(table[bytes_[at]], state.outer), c.ratio[at] = scale_ratio(table[bytes_[at]], table[c.four[at]]);
+  }
+  k_->choice_errors({s.choice, f_.data(), h_, w_, c.per_scale.data(), c.ratio.data(), g.ld, log2_of(g.height), log2_of(g.width),
+                     c.error_six.data(), c.error_four.data()});
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const float six = table[bytes_[at]];
+    const bool anyway = four_anyway(six, amax_[at], c.per_scale[at]);
+    if (!anyway && !takes_four(s.choice, six, table[c.four[at]], {c.error_six[at], c.error_four[at]})) continue;
+    bytes_[at] = c.four[at], factor_[at] = c.factor[at];
+  }
+}
+
 // Writes the block scales of the tile to bytes_, or to scale_ and zero_; factor_ and zero_ are the encoding parameters.
 GroupLayout TileWorker::group_scales(const CopyState& state) {
   const OperandSpec& s = state.spec;
@@ -200,7 +229,8 @@ GroupLayout TileWorker::group_scales(const CopyState& state) {
     const auto& table = mx_inverses(s.clip == Clip::fixed);
     for (int64_t i = 0; i < n; ++i) factor_[static_cast<size_t>(i)] = table[bytes_[static_cast<size_t>(i)]];
   } else if (has_byte_scales(s.scale)) {
-    k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), state.outer, bytes_.data(), factor_.data());
+    k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), state.outer, largest_code(s.element), 1, bytes_.data(), factor_.data());
+    if (s.choice != ScaleChoice::amax) choose_scales(state, g);
   } else {
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -229,6 +259,7 @@ void TileWorker::encode(const CopyState& state) {
   EncodeTile t{};
   t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_;
   t.scaling = Scaling::product;
+  if (!is_float(s.element)) t.range = int_range(s);
   if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
     const bool one = s.granularity == Granularity::tensor;
     t.by_column = !one && state.transposed;

@@ -4,6 +4,7 @@
 
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/int_scale.h"
+#include "halftone/formats/scale_choice.h"
 #include "halftone/quantize/check_operand.h"
 #include "halftone/quantize/operand_stats.h"
 
@@ -63,6 +64,7 @@ class TileWorker {
   GroupLayout group_scales(const CopyState& state);
   void clipped_scales(const CopyState& state, GroupLayout g);
   void affine_scales(const CopyState& state, GroupLayout g);
+  void choose_scales(const CopyState& state, GroupLayout g);
   void find_amax(GroupLayout g, int64_t block);
   void poison(const EncodeTile& t) const;
   uint8_t* direct(const CopyState& state) const;

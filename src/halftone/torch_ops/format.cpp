@@ -19,13 +19,15 @@
 namespace halftone::library {
 namespace {
 
-constexpr Names<OperandSpec, 7> kSchemes = {{{"mxfp8_e4m3", detail::block(Element::e4m3, 32, ScaleFormat::e8m0)},
+constexpr Names<OperandSpec, 9> kSchemes = {{{"mxfp8_e4m3", detail::block(Element::e4m3, 32, ScaleFormat::e8m0)},
                                              {"mxfp8_e5m2", detail::block(Element::e5m2, 32, ScaleFormat::e8m0)},
                                              {"mxfp6_e3m2", detail::block(Element::e3m2, 32, ScaleFormat::e8m0)},
                                              {"mxfp6_e2m3", detail::block(Element::e2m3, 32, ScaleFormat::e8m0)},
                                              {"mxfp4", detail::block(Element::e2m1, 32, ScaleFormat::e8m0)},
                                              {"nvfp4", detail::block(Element::e2m1, 16, ScaleFormat::e4m3)},
-                                             {"amdfp4", detail::block(Element::e2m1, 16, ScaleFormat::ue5m3)}}};
+                                             {"amdfp4", detail::block(Element::e2m1, 16, ScaleFormat::ue5m3)},
+                                             {"mxint8", detail::block(Element::int8, 32, ScaleFormat::e8m0)},
+                                             {"nvint4", detail::block(Element::int4, 16, ScaleFormat::e4m3)}}};
 constexpr Names<ScaleFormat, 6> kScales = {{{"fp32", ScaleFormat::fp32},
                                             {"pow2", ScaleFormat::fp32_pow2},
                                             {"e8m0", ScaleFormat::e8m0},
@@ -98,6 +100,8 @@ void read_setting(const std::string& text, const std::string& key, const std::st
     s.two_level = read_choice(kTwoLevelNames, text, key, value);
   } else if (key == "chain") {
     s.chain = read_choice(kChainNames, text, key, value);
+  } else if (key == "choice") {
+    s.choice = read_choice(kScaleChoiceNames, text, key, value);
   } else if (key == "clip") {
     s.clip = read_choice(kClipNames, text, key, value);
   } else if (key == "hadamard") {
@@ -107,7 +111,7 @@ void read_setting(const std::string& text, const std::string& key, const std::st
     check(problem == std::errc() && end == value.data() + value.size() && std::isfinite(s.scale_floor) && s.scale_floor >= 0x1p-126f,
           "format '{}': expected floor to be a finite number of at least 2^-126, found '{}'", text, value);
   } else {
-    fail("format '{}': unknown setting '{}'; choose two_level, chain, clip, hadamard or floor", text, key);
+    fail("format '{}': unknown setting '{}'; choose two_level, chain, choice, clip, hadamard or floor", text, key);
   }
 }
 
@@ -210,6 +214,7 @@ std::string format_string(const OperandSpec& s, bool packed) {
   const bool two = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
   if (two || s.two_level != TwoLevel::none) out += fmt::format(":two_level={}", name_of(kTwoLevelNames, s.two_level));
   if (s.chain != Fp4Chain::alto) out += fmt::format(":chain={}", name_of(kChainNames, s.chain));
+  if (s.choice != ScaleChoice::amax) out += fmt::format(":choice={}", name_of(kScaleChoiceNames, s.choice));
   if (s.clip != Clip::none) out += fmt::format(":clip={}", name_of(kClipNames, s.clip));
   if (s.hadamard != 0) out += fmt::format(":hadamard={}", s.hadamard);
   if (s.scale_floor != 0) out += fmt::format(":floor={}", s.scale_floor);

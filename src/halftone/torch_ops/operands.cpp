@@ -64,7 +64,7 @@ std::vector<at::Tensor> tensors(const Operand& o, const Format& format) {
   const at::TensorOptions bytes = o.scales.options().dtype(at::kByte), floats = o.scales.options().dtype(at::kFloat);
   const auto given = [](const at::Tensor& t, const at::TensorOptions& options) { return t.defined() ? t : at::empty({0}, options); };
   at::Tensor codes = format.packed ? o.packed : o.codes;
-  if (is_integer(format.spec) && !format.packed) codes = codes.view(at::kChar);
+  if (is_integer(format.spec.element) && !format.packed) codes = codes.view(at::kChar);
   return {codes, o.scales, given(o.outer, floats), given(o.macro, bytes), given(o.zeros, floats)};
 }
 
@@ -80,7 +80,7 @@ Operand operand(const char* what, at::TensorList t, const Format& format) {
   Operand o;
   o.spec = s, o.rows = t[0].size(0), o.k = t[0].size(1) * (format.packed ? 2 : 1);
   const at::Device device = t[0].device();
-  const bool integer = is_integer(s) && !format.packed;
+  const bool integer = is_integer(s.element) && !format.packed;
   const at::Tensor codes = checked(what, "codes", t[0], t[0].sizes(), integer ? at::kChar : at::kByte, device);
   (format.packed ? o.packed : o.codes) = integer ? codes.view(at::kByte) : codes;
   const bool byte_scales = s.scale == ScaleFormat::e8m0 || s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;

@@ -42,7 +42,7 @@ Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, Sym
   SymInt k = x.sym_size(transposed ? 0 : 1);
   if (s.hadamard > 0) k = divided(k, s.hadamard) * s.hadamard;
   const bool bytes = s.scale == ScaleFormat::e8m0 || s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
-  const bool integer = (s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary) && !format.packed;
+  const bool integer = is_integer(s.element) && !format.packed;
   const auto make = [&](std::vector<SymInt> shape, at::ScalarType type) { return at::empty_symint(shape, x.options().dtype(type)); };
   std::vector<SymInt> shape = {1};
   if (s.granularity == Granularity::row) shape = {rows};

@@ -2,6 +2,7 @@
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/rotate_column.cuh"
+#include "halftone/quantize/cuda/scale_choice.cuh"
 #include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/cuda/store_codes.cuh"
 #include "halftone/quantize/operand_shape.h"
@@ -14,22 +15,20 @@ namespace halftone::device {
 // registers.
 inline constexpr int kBlockWarps = 4, kBlockColumns = 64;  // thread block tile: 128 x 64 elements
 
-// Scale byte, element factor and value scale of a block.
+constexpr Fp4Chain chain_of(Step step) { return step == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao; }
+
+// Element factor and value scale of a block.
 struct BlockResult {
-  uint32_t byte;
   float factor, scale;
 };
 template <Step kStep, int kBlock>
-__device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t amax, ScalePair outer, float outer_reciprocal) {
+__device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t byte, ScalePair outer) {
   if constexpr (kBlock == 32) {
-    const uint32_t byte = mx_byte(d.mx, amax);
     const float inverse = mx_inverse_of(byte);
-    return {byte, d.fixed_clip ? 0.75f * inverse : inverse, e8m0_value(byte)};
+    return {d.fixed_clip ? 0.75f * inverse : inverse, e8m0_value(byte)};
   }
-  constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
-  const uint32_t byte = fp4_byte(kChain, d.wide, amax, outer, outer_reciprocal);
   const float value = fp4_scale_value(d.wide, byte);
-  return {byte, fp4_element_factor(kChain, value, outer), value};
+  return {fp4_element_factor(chain_of(kStep), value, outer), value};
 }
 
 constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : form == Form::packed ? 4 : 8; }  // per eight elements
@@ -128,30 +127,63 @@ struct CopyLevel {
   float reciprocal = 1;
   __device__ __forceinline__ CopyLevel(const CopyArgs& d, uint32_t tensor_amax, bool first) {
     if constexpr (kBlock == 16) {
-      constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
-      outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, tensor_amax);
+      outer = fp4_outer(chain_of(kStep), d.range, d.two_level, tensor_amax);
       reciprocal = divisor(outer.scale).reciprocal;
     }
     if (first && d.outer != nullptr) *d.outer = outer.scale;
   }
 };
 
-// Encodes one block in registers: vectors 0 to kBlock / 8 - 1 of `t` with maximum amax, to vectors from `first` of `out`. draw(i, e):
-// place_draw of element e of vector i. valid(i): whether vector i lies inside the copy.
+// Scale byte of a block with maximum amax in registers: vectors 0 to kBlock / 8 - 1 of `t`.
+template <Coder kCoder, Step kStep, int kBlock, class T>
+__device__ __forceinline__ uint32_t block_byte(const CopyArgs& d, const ElementVector<T>* t, uint32_t amax,
+                                               const CopyLevel<kStep, kBlock>& level) {
+  if constexpr (kBlock == 32) return mx_byte(d.mx, amax);
+  if (kCoder == Coder::integer || d.choice == ScaleChoice::amax) {
+    return fp4_byte < kCoder == Coder::integer ? 7 : 6 > (chain_of(kStep), d.wide, amax, level.outer, level.reciprocal);
+  }
+  const ChoiceRule rule = choice_rule(chain_of(kStep), d.wide, amax, level.outer, level.reciprocal);
+  ChoiceErrors errors;
+#pragma unroll
+  for (int i = 0; i < kBlock / 8; ++i) add_errors(d.choice, rule, t[i], errors);
+  return chosen_byte(d.choice, rule, errors);
+}
+// Replaces the maxima of a warp's tiles by their scale bytes. pair(r): elements of the lane in row r.
+template <Coder kCoder, Step kStep, int kBlock, class Pair>
+__device__ __forceinline__ void tile_bytes(const CopyArgs& d, const CopyLevel<kStep, kBlock>& level, uint32_t (&tiles)[32 / kBlock],
+                                           Pair&& pair) {
+#pragma unroll
+  for (int b = 0; b < 32 / kBlock; ++b) {
+    if (kBlock == 32 || kCoder == Coder::integer || d.choice == ScaleChoice::amax) {
+      tiles[b] = block_byte<kCoder, kStep, kBlock, float>(d, nullptr, tiles[b], level);
+      continue;
+    }
+    const ChoiceRule rule = choice_rule(chain_of(kStep), d.wide, tiles[b], level.outer, level.reciprocal);
+    ChoiceErrors errors;
+#pragma unroll
+    for (int r = b * kBlock; r < (b + 1) * kBlock; r += 4) {
+      add_errors(d.choice, rule, vector_of(pair(r), pair(r + 1), pair(r + 2), pair(r + 3)), errors);
+    }
+    errors.six = errors_over(d.choice, errors.six, kBlock / 2 - 1), errors.four = errors_over(d.choice, errors.four, kBlock / 2 - 1);
+    tiles[b] = chosen_byte(d.choice, rule, errors);
+  }
+}
+
+// Encodes one block in registers: vectors 0 to kBlock / 8 - 1 of `t` with scale `byte`, to vectors from `first` of `out`. draw(i, e):
+// the placed draw of element e of vector i. valid(i): whether vector i lies inside the copy.
 template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, class T, class Out, class Draw, class Valid>
-__device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const ElementVector<T>* t, uint32_t amax,
-                                                const CopyLevel<kStep, kBlock>& level, uint32_t reference, const Out& out, int first,
-                                                Draw&& draw, Valid&& valid) {
-  const BlockResult b = block_rule<kStep, kBlock>(d, amax, level.outer, level.reciprocal);
+__device__ __forceinline__ void write_block(const CopyArgs& d, const ElementVector<T>* t, uint32_t byte,
+                                            const CopyLevel<kStep, kBlock>& level, uint32_t reference, const Out& out, int first,
+                                            Draw&& draw, Valid&& valid) {
+  const BlockResult b = block_rule<kStep, kBlock>(d, byte, level.outer);
   const Factor by{b.factor, kStep == Step::divide ? divisor(b.factor).reciprocal : 0.0f};
   ValueWords words{__float_as_uint(1.0f), 0, 0};
-  if (out.has(kBf16 | kFolded)) words = value_words<kCoder, kForm>(d, b.scale, b.byte, reference);
+  if (out.has(kBf16 | kFolded)) words = value_words<kCoder, kForm>(d, b.scale, byte, reference);
 #pragma unroll
   for (int i = 0; i < kBlock / 8; ++i) {
-    const Codes8 q = encode8<kCoder, kStep, kStochastic>(t[i], by, 0.0f, 0.0f, [&](int e) { return draw(i, e); });
+    const Codes8 q = encode8<kCoder, kStep, kStochastic>(t[i], by, d.low, d.high, [&](int e) { return draw(i, e); });
     if (valid(i)) store_codes<kCoder, place_of(kStep, kStochastic)>(out, first + i, d.lost, q, b.factor != b.factor, words);
   }
-  return b.byte;
 }
 
 // Column kHalf of a lane's two columns as vectors of eight rows; rotated by `width` unless 0.
@@ -267,7 +299,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
         *reinterpret_cast<uint4*>(own.draws + half * 2048 + i * 512 + lane * 16) = {v[i][0], v[i][1], v[i][2], v[i][3]};
     }
   }
-  const int width = kTransposed && kCoder == Coder::e2m1 ? a.transposed.hadamard : 0;
+  const int width = kTransposed && (kCoder == Coder::e2m1 || kCoder == Coder::integer) ? a.transposed.hadamard : 0;
   if (width != 0) shared.flips[warp].fill(a.transposed, width, lane);
   if (a.dependent) wait_for_primary();
   wait_for_copies();
@@ -305,7 +337,13 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
       if constexpr (kForm != Form::any)
         return Staged<kForm>{own.rows, staged_at(static_cast<uint32_t>(lane * kBlockColumns * output_bytes(kForm) / 8))};
     }();
-    uint32_t scales = 0;
+    uint32_t scales = 0, bytes[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) bytes[b] = tiles[b];
+    if (d.tile) {
+      tile_bytes<kCoder, kStep, kBlock>(d, level, bytes,
+                                        [&](int r) { return *reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair)); });
+    }
 #pragma unroll 1
     for (int b = 0; b < kBlockColumns / kBlock; ++b) {
       ElementVector<T> t[kVectors];
@@ -317,14 +355,19 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
         amax = max(amax, amax_of(t[i]));
         if (kStochastic && i % 2 == 0) draw8<2>(d.draws, step, group + static_cast<uint32_t>(b * kVectors + i), 1, draws + i);
       }
+      uint32_t byte;
       if (d.tile) {
-        const uint32_t upper = __shfl_sync(0xFFFFFFFFu, tiles[0], b * kBlock / 2),
-                       lower = __shfl_sync(0xFFFFFFFFu, tiles[kBlocks - 1], b * kBlock / 2);
-        amax = lane < 16 ? upper : lower;
+        const uint32_t upper = __shfl_sync(0xFFFFFFFFu, bytes[0], b * kBlock / 2),
+                       lower = __shfl_sync(0xFFFFFFFFu, bytes[kBlocks - 1], b * kBlock / 2);
+        byte = lane < 16 ? upper : lower;
+      } else {
+        byte = block_byte<kCoder, kStep, kBlock>(d, t, amax, level);
       }
-      const uint32_t byte = write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
-          d, t, amax, level, reference[0], out, b * kVectors,
-          [&](int i, int e) { return (e & 1) == 0 ? place_draw<0>(draws[i][e >> 1], place) : place_draw<1>(draws[i][e >> 1], place); },
+      write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
+          d, t, byte, level, reference[0], out, b * kVectors,
+          [&](int i, int e) {
+            return (e & 1) == 0 ? placed<kCoder, 0>(draws[i][e >> 1], place) : placed<kCoder, 1>(draws[i][e >> 1], place);
+          },
           [&](int i) { return kForm != Form::any || (row < d.R && column0 + b * kBlock + i * 8 < d.C); });
       scales |= byte << 8 * b;
     }
@@ -346,6 +389,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
 #pragma unroll
     for (int r = 0; r < 32; ++r) rows[r] = *reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair));
     if constexpr (kForm != Form::any) __syncwarp();  // outputs overwrite the elements
+    if (d.tile) tile_bytes<kCoder, kStep, kBlock>(d, level, tiles, [&](int r) { return rows[r]; });
     const auto one_column = [&]<int kHalf>() {
       ElementVector<T> t[4];
       if (width == 32) {
@@ -366,11 +410,11 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
         uint32_t amax = 0;
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) amax = max(amax, amax_of(t[b * kVectors + i]));
-        if (d.tile) amax = tiles[b];
+        const uint32_t byte = d.tile ? tiles[b] : block_byte<kCoder, kStep, kBlock>(d, t + b * kVectors, amax, level);
         const uint8_t* words = own.draws + (kStochastic ? b * kBlock * 128 + lane * 4 : 0);
-        const uint32_t byte = write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
-            d, t + b * kVectors, amax, level, reference[kHalf], out, b * kVectors,
-            [&](int i, int e) { return place_draw<kHalf>(*reinterpret_cast<const uint32_t*>(words + (i * 8 + e) * 128), place); },
+        write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
+            d, t + b * kVectors, byte, level, reference[kHalf], out, b * kVectors,
+            [&](int i, int e) { return placed<kCoder, kHalf>(*reinterpret_cast<const uint32_t*>(words + (i * 8 + e) * 128), place); },
             [&](int i) { return kForm != Form::any || (column + kHalf < d.R && row0 + b * kBlock + i * 8 < d.C); });
         scales |= byte << 8 * b;
       }

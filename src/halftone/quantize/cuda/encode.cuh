@@ -106,6 +106,12 @@ __device__ __forceinline__ uint32_t draw_number(uint32_t word) {
   asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(0x42FFFFFFu));
   return r;
 }
+// The draw of an element as its coder takes it.
+template <Coder kCoder, int kHalf>
+__device__ __forceinline__ uint32_t placed(uint32_t word, uint32_t constant) {
+  if constexpr (kCoder == Coder::integer) return draw_number<kHalf>(word);
+  return place_draw<kHalf>(word, constant);
+}
 // 1.5 * 2^23 + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that contains the
 // integers, then to the integers.
 __device__ __forceinline__ uint32_t round_integer(float y, uint32_t number) {
@@ -178,11 +184,15 @@ __device__ __forceinline__ Codes8 encode8(ElementVector<T> x, Factor by, float l
     }
     return q;
   }
+  if (kStep == Step::divide && by.f < kSmallDivisor) {
+    lift(x);
+    by.f *= kLift;
+  }
   if constexpr (kCoder == Coder::integer) {
     uint32_t s[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float y = element(x, i) * by.f;
+      float y = kStep == Step::divide ? quotient(element(x, i), by.f, by.reciprocal) : element(x, i) * by.f;
       y = fminf(fmaxf(y, low), high);
       if constexpr (kStochastic) {
         s[i] = round_integer(y, draw(i));
@@ -194,10 +204,6 @@ __device__ __forceinline__ Codes8 encode8(ElementVector<T> x, Factor by, float l
     return q;
   }
   constexpr Float kFormat = float_of(kCoder);
-  if (kStep == Step::divide && by.f < kSmallDivisor) {
-    lift(x);
-    by.f *= kLift;
-  }
   const auto magnitude = [&](int i) {
     float a = fabsf(element(x, i));
     if constexpr (kStep == Step::divide && sizeof(T) == 2 && !kStochastic) {

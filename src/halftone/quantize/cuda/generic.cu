@@ -12,6 +12,7 @@
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/formats/scale_choice.h"
 #include "halftone/quantize/cuda/draws.cuh"
 #include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/statistics.h"
@@ -158,6 +159,17 @@ __device__ uint32_t block_max(uint32_t a) {
   for (unsigned i = 0; i < blockDim.x / 32; ++i) a = max(a, warps[i]);
   return a;
 }
+// Sum, or maximum, over the thread block.
+__device__ int block_errors(bool largest, int a) {
+  __shared__ int warps[kThreads / 32];
+  a = largest ? __reduce_max_sync(0xFFFFFFFFu, a) : __reduce_add_sync(0xFFFFFFFFu, a);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
+  __syncthreads();
+  a = 0;
+  for (unsigned i = 0; i < blockDim.x / 32; ++i) a = largest ? max(a, warps[i]) : a + warps[i];
+  return a;
+}
 __device__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7FFFFFFFu; }
 
 template <int kWidth>
@@ -202,10 +214,23 @@ __device__ uint8_t clipped_byte(const Generic& g, int64_t r, int64_t c, int64_t 
   return clip_scale_byte(static_cast<float>(sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
 }
 
+// Block scale with the smaller error; every thread of the block gets it.
+__device__ uint8_t chosen_scale(const Generic& g, const Part& part, uint32_t amax, ScalePair outer) {
+  const OperandSpec& s = g.copy.spec;
+  const ScaleCandidates c = scale_candidates(s.chain, s.scale, amax, outer);
+  if (c.six == c.four || c.four_anyway) return c.four;
+  const int64_t wide = part.c1 - part.c0, n = (part.r1 - part.r0) * wide;
+  ChoiceErrors e;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) e.add(s.choice, c, scaled_element(g, part.r0 + i / wide, part.c0 + i % wide));
+  const bool largest = s.choice == ScaleChoice::largest;
+  e.six = block_errors(largest, e.six), e.four = block_errors(largest, e.four);
+  return takes_four(s.choice, decode_block_scale(s.scale, c.six), decode_block_scale(s.scale, c.four), e) ? c.four : c.six;
+}
+
 // One thread block per scale group: computes its encoding parameters and the copy's scales.
 __global__ void scales_kernel(Generic g) {
   const OperandSpec& s = g.copy.spec;
-  const auto outer_of = [&](int64_t set) { return fp4_outer(s.chain, s.scale, s.two_level, g.amax[set]); };
+  const auto outer_of = [&](int64_t set) { return fp4_outer(s.chain, fp4_range(s), s.two_level, g.amax[set]); };
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; g.copy.outer != nullptr && i < max(g.row_groups.groups, int64_t{1});
        i += int64_t{gridDim.x} * blockDim.x)
     g.copy.outer[i] = outer_of(i).scale;
@@ -227,16 +252,16 @@ __global__ void scales_kernel(Generic g) {
       high = static_cast<int32_t>(block_max(static_cast<uint32_t>(high) ^ 0x80000000u) ^ 0x80000000u);
       low = static_cast<int32_t>(~block_max(~(static_cast<uint32_t>(low) ^ 0x80000000u)) ^ 0x80000000u);
     }
+    uint8_t byte = s.choice == ScaleChoice::amax ? 0 : chosen_scale(g, {r0, r1, c0, c1, set}, a, outer);
     if (threadIdx.x != 0) continue;
     float factor = 0, zero = 0, scale = 0;
-    uint8_t byte = 0;
     bool bytes = true;
     if (s.scale == ScaleFormat::e8m0) {
-      byte = mx_scale_byte(float_of(s.element), s.mode, a);
+      byte = mx_scale_byte(MxElement(s.element), s.mode, a);
       if (s.clip == Clip::dynamic && !poisoned(a)) byte = clipped_byte(g, r0, c0, n);
       factor = mx_inverse(byte, s.clip == Clip::fixed);
     } else if (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) {
-      byte = fp4_block_scale(s.chain, s.scale, a, outer);
+      if (s.choice == ScaleChoice::amax) byte = fp4_block_scale(s.chain, s.scale, a, outer, largest_code(s.element));
       factor = fp4_factor(s.chain, s.scale, byte, outer);
     } else {
       bytes = false;
@@ -305,7 +330,7 @@ __device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group
     u = sr_bits16(how, g.transposed ? how.index(c, r, g.given_cols) : how.index(r, c, g.given_cols));
   }
   if (is_float(s.element)) return s.stochastic ? encode_sr(float_of(s.element), y, u) : encode(float_of(s.element), y);
-  return static_cast<uint8_t>(s.stochastic ? encode_sr(int_of(s.element), y, u) : encode(int_of(s.element), y));
+  return static_cast<uint8_t>(s.stochastic ? encode_sr(int_range(s), y, u) : encode(int_range(s), y));
 }
 
 __device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t c, int64_t group, uint8_t q) {

@@ -96,6 +96,17 @@ cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stre
   X(bf16, Coder::e2m1, Step::divide, 16, R, packed) \
   X(float, Coder::e2m1, Step::divide, 16, R, any)
 
+// MXINT8 and NVINT4.
+#define HALFTONE_BLOCKS_INTEGER(X, R)                   \
+  X(bf16, Coder::integer, Step::multiply, 32, R, any)   \
+  X(bf16, Coder::integer, Step::multiply, 32, R, bf16)  \
+  X(bf16, Coder::integer, Step::multiply, 32, R, codes) \
+  X(float, Coder::integer, Step::multiply, 32, R, any)  \
+  X(bf16, Coder::integer, Step::divide, 16, R, any)     \
+  X(bf16, Coder::integer, Step::divide, 16, R, bf16)    \
+  X(bf16, Coder::integer, Step::divide, 16, R, packed)  \
+  X(float, Coder::integer, Step::divide, 16, R, any)
+
 #define HALFTONE_INSTANTIATE_TILES(T, C, S, B, R, F) \
   template void launch_tiles<T, C, B, R, Form::F>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 #define HALFTONE_INSTANTIATE_BLOCKS(T, C, S, B, R, F) \

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "halftone/device/error_text.h"
+#include "halftone/formats/fp4_scale.h"
 #include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/generic.h"
 #include "halftone/quantize/cuda/kernels.h"
@@ -37,17 +38,23 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
   const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile, tile = s.granularity == Granularity::tile;
-  if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer)) return {};
-  if (s.hadamard != 0 && (!fp4 || tile)) return {};  // blocks that share a scale would lie in different lanes
+  if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer && !blocks)) return {};
+  if (s.hadamard != 0 && ((!fp4 && s.element != Element::int4) || tile))
+    return {};  // blocks that share a scale would lie in different lanes
   const Coder coder = s.element == Element::e4m3   ? Coder::e4m3
                       : s.element == Element::e5m2 ? Coder::e5m2
                       : fp4                        ? Coder::e2m1
                                                    : Coder::integer;
   Family f{coder, Step::multiply, 0, s.stochastic, tile};
   if (fp8 && !blocks && !s.stochastic) return f;
-  if (integer && !(s.element == Element::int4 && s.granularity == Granularity::tensor) && !(s.element == Element::ternary && copy.packed))
+  if (integer && !blocks && !(s.element == Element::int4 && s.granularity == Granularity::tensor) &&
+      !(s.element == Element::ternary && copy.packed))
     return f;
   f.block = s.block;
+  if (integer) {
+    f.step = s.element == Element::int4 ? Step::divide : Step::multiply;
+    return s.block == (s.element == Element::int4 ? 16 : 32) ? std::optional(f) : std::nullopt;
+  }
   if (s.element == Element::e4m3 && blocks && s.block == 128 && s.scale != ScaleFormat::e8m0) return f;
   if (s.scale == ScaleFormat::e8m0 && s.block == 32 && (fp8 || fp4) && s.two_level == TwoLevel::none && s.clip != Clip::dynamic) {
     // Nearest rounding must saturate if the scale lets elements exceed 7; Step::exact does not saturate.
@@ -105,12 +112,12 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.R = static_cast<int>(transposed ? p.cols : p.rows), d.C = static_cast<int>(operand_length(copy, transposed ? p.rows : p.cols));
   d.blocks = s.block > 0 ? static_cast<int>(ceil_div(d.C, s.block)) : 1;
   d.form = copy.form, d.element = s.element, d.chain = s.chain, d.two_level = s.two_level;
-  if (s.scale == ScaleFormat::e8m0) d.mx = mx_rule(halftone::float_of(s.element), s.mode);
+  d.choice = s.choice, d.range = fp4_range(s);
+  if (s.scale == ScaleFormat::e8m0) d.mx = mx_rule(MxElement(s.element), s.mode);
   d.tile = s.granularity == Granularity::tile, d.per_tensor = s.granularity == Granularity::tensor;
   d.pow2 = s.scale == ScaleFormat::fp32_pow2, d.wide = s.scale == ScaleFormat::ue5m3, d.fixed_clip = s.clip == Clip::fixed;
   d.scale_floor = s.scale_floor;
-  if (!is_float(s.element))
-    d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
+  if (!is_float(s.element)) d.low = static_cast<float>(int_range(s).lowest), d.high = static_cast<float>(int_range(s).highest);
   if (p.groups.groups > 0 && (scales_by_group(copy, transposed) || copy.outer != nullptr)) d.tile_groups = tile_groups;
   d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
@@ -173,7 +180,8 @@ constexpr Kernel kKernels[] = {
                 HALFTONE_BLOCKS_MXFP8_STOCHASTIC(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, false)
                     HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, false)
                         HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
-                            HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true)};
+                            HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_INTEGER(HALFTONE_BLOCK_KERNEL, false)
+                                HALFTONE_BLOCKS_INTEGER(HALFTONE_BLOCK_KERNEL, true)};
 
 // Kernel for the form if instantiated, else the Form::any kernel.
 Launch kernel_of(DType type, Family f, Form form) {

@@ -38,13 +38,19 @@ __device__ __forceinline__ uint32_t fp4_scale_code(bool wide, float v) {
   const uint32_t normal = ((bits + 0x7FFFFu + ((bits >> 20) & 1u)) >> 20) - (wide ? 112u << 3 : 120u << 3);
   return v < least ? small : normal;
 }
-// fp4_block_scale and fp4_factor of formats/fp4_scale.h. outer_reciprocal: divisor(outer.scale).reciprocal.
+// fp4_block_target, fp4_block_scale and fp4_factor of formats/fp4_scale.h. outer_reciprocal: divisor(outer.scale).reciprocal.
+// kMost: the largest code, of chain torchao 6.
+template <int kMost = 6>
+__device__ __forceinline__ float fp4_target(Fp4Chain chain, bool wide, uint32_t amax, ScalePair outer, float outer_reciprocal) {
+  const float a = __uint_as_float(amax), least = wide ? 0x1p-17f : 0x1p-6f, most = wide ? kUe5m3Max : 448.0f;
+  if (chain == Fp4Chain::torchao) return fminf(a * (outer.inv * __uint_as_float(0x3E2AAAABu)), most);
+  const float v = quotient(outer.scale < kSmallDivisor ? a * kLift : a, lifted(outer.scale), outer_reciprocal);
+  return fminf(fmaxf(quotient(v, kMost, __uint_as_float(kMost == 6 ? 0x3E2AAAABu : 0x3E124925u)), least), most);
+}
+template <int kMost = 6>
 __device__ __forceinline__ uint32_t fp4_byte(Fp4Chain chain, bool wide, uint32_t amax, ScalePair outer, float outer_reciprocal) {
   if (poisoned(amax) || outer.scale != outer.scale) return wide ? 0xFFu : 0x7Fu;
-  const float a = __uint_as_float(amax), least = wide ? 0x1p-17f : 0x1p-6f, most = wide ? kUe5m3Max : 448.0f;
-  if (chain == Fp4Chain::torchao) return fp4_scale_code(wide, fminf(a * (outer.inv * __uint_as_float(0x3E2AAAABu)), most));
-  const float v = quotient(outer.scale < kSmallDivisor ? a * kLift : a, lifted(outer.scale), outer_reciprocal);
-  return fp4_scale_code(wide, fminf(fmaxf(quotient(v, 6.0f, __uint_as_float(0x3E2AAAABu)), least), most));
+  return fp4_scale_code(wide, fp4_target<kMost>(chain, wide, amax, outer, outer_reciprocal));
 }
 __device__ __forceinline__ float fp4_element_factor(Fp4Chain chain, float value, ScalePair outer) {
   const float q = value * outer.scale;

@@ -37,6 +37,18 @@ __device__ __forceinline__ uint2 fp8_values(uint32_t codes, float scale) {
   return {bf16_words(v[0] * scale, v[1] * scale), bf16_words(v[2] * scale, v[3] * scale)};
 }
 
+// Values of four codes in bytes times a scale; integers are exact as fp32.
+template <Coder kCoder>
+__device__ __forceinline__ uint2 byte_values(uint32_t codes, float scale) {
+  if constexpr (kCoder != Coder::integer) return fp8_values<float_of(kCoder)>(codes, scale);
+  float v[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // 2^23 + 128 + code
+    v[i] = __uint_as_float(__byte_perm(codes ^ 0x80808080u, 0x4B000000u, 0x7440 + i)) - (0x1p23f + 128.0f);
+  }
+  return {bf16_words(v[0] * scale, v[1] * scale), bf16_words(v[2] * scale, v[3] * scale)};
+}
+
 __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
   const __nv_bfloat162 r = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
   return *reinterpret_cast<const uint32_t*>(&r);
@@ -203,14 +215,13 @@ __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long
         const uint32_t even = __byte_perm(lo, hi, 0x6420) & 0x0F0F0F0Fu, odd = __byte_perm(lo, hi, 0x7531);
         *reinterpret_cast<uint32_t*>(out.packed_at(i)) = even | ((odd << 4) & 0xF0F0F0F0u);
       }
-    } else {
-      if (out.has(kBf16)) {
-        const float scale = __uint_as_float(value.first);
-        const uint2 a = fp8_values<float_of(kCoder)>(lo, scale), b = fp8_values<float_of(kCoder)>(hi, scale);
-        uint4 v{a.x, a.y, b.x, b.y};
-        if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
-        *reinterpret_cast<uint4*>(out.values_at(i)) = v;
-      }
+    }
+    if (out.has(kBf16)) {
+      const float scale = __uint_as_float(value.first);
+      const uint2 a = byte_values<kCoder>(lo, scale), b = byte_values<kCoder>(hi, scale);
+      uint4 v{a.x, a.y, b.x, b.y};
+      if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
+      *reinterpret_cast<uint4*>(out.values_at(i)) = v;
     }
   }
 }

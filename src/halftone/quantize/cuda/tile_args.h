@@ -26,6 +26,8 @@ struct CopyArgs {
   Element element;
   Fp4Chain chain;
   TwoLevel two_level;
+  ScaleChoice choice;
+  float range;  // fp4_range
   MxRule mx;
   bool tile, per_tensor, pow2, wide, fixed_clip;  // wide: ue5m3 block scales
   float scale_floor, low, high;                   // integers only

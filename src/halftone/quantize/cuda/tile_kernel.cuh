@@ -60,8 +60,7 @@ struct TileDraws {
   __device__ __forceinline__ uint32_t at(int vector, int i) const {
     const int group = kAxis == 0 ? vector : i, element = kAxis == 0 ? i : vector;
     const uint32_t word = v[group][element >> 1];
-    if constexpr (kCoder == Coder::integer) return (element & 1) == 0 ? draw_number<0>(word) : draw_number<1>(word);
-    return (element & 1) == 0 ? place_draw<0>(word, constant) : place_draw<1>(word, constant);
+    return (element & 1) == 0 ? placed<kCoder, 0>(word, constant) : placed<kCoder, 1>(word, constant);
   }
 };
 
