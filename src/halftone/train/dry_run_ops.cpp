@@ -28,6 +28,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return at::empty(at::infer_size(at::infer_size(condition.sizes(), a.sizes()), b.sizes()), a.dim() > 0 ? a.options() : b.options());
 }
 
+Tensor floor_divide(const Tensor& a, const Tensor& b) { return at::empty(at::infer_size(a.sizes(), b.sizes()), a.options()); }
+
 Tensor& one(const Tensor& x, Tensor& out) {
   if (out.sizes() != x.sizes()) out.resize_(x.sizes());
   return out;
@@ -68,8 +70,8 @@ int64_t window(const std::optional<c10::SymInt>& left) { return left ? left->exp
 
 // q, k, v [B, S, heads, d], or [T, heads, d] with offsets.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& offsets,
-                                                                 const Optional&, c10::SymInt, c10::SymInt, double, bool causal,
-                                                                 bool, std::optional<double>, std::optional<c10::SymInt> left,
+                                                                 const Optional&, c10::SymInt, c10::SymInt, double, bool causal, bool,
+                                                                 std::optional<double>, std::optional<c10::SymInt> left,
                                                                  std::optional<c10::SymInt>, const Optional&, const Optional&) {
   const int64_t heads = q.size(-2);
   note_attention(q.dim() == 4 ? q.size(0) : 1, heads, q.size(-3), k.size(-3), q.size(-1), v.size(-1), window(left), causal, true, false);
@@ -94,6 +96,7 @@ void add_meta_functions() {
   static const bool added = [] {
     m.impl("index_select", &index_select);
     m.impl("where.self", &where);
+    m.impl("floor_divide", &floor_divide);
     m.impl("max", &max);
     m.impl("repeat_interleave.Tensor", &repeat_interleave);
     m.impl("abs", &abs);
