@@ -127,7 +127,7 @@ Case case_of(const NamedSpec& row, const NamedSpec& transposed, ValueForm form, 
 }
 // Fp32 masters that are rounded to bf16.
 std::optional<Case> of_master(Case c) {
-  if (c.transposed.spec.hadamard != 0) return {};
+  if (c.row.spec.hadamard != 0 || c.transposed.spec.hadamard != 0) return {};
   c.type = DType::bf16, c.master = Master{true, false};
   return c;
 }

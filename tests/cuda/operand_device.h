@@ -28,9 +28,9 @@ inline NamedSpec operand_spec(const std::string& name) {
   ADD_FAILURE() << "no operand is called " << name;
   return {};
 }
-// For row copies, which are never rotated.
+// For copies beside rotated ones.
 inline NamedSpec unrotated(NamedSpec s) {
-  s.spec.hadamard = 0;
+  s.spec.hadamard = 0, s.spec.eden = false;
   return s;
 }
 
@@ -67,12 +67,12 @@ struct Case {
 inline QuantizedCopy copy_of(const Case& c, bool transposed) {
   QuantizedCopy copy;
   copy.spec = transposed ? c.transposed.spec : c.row.spec;
-  copy.spec.stochastic = c.stochastic;
+  copy.spec.stochastic = c.stochastic && !copy.spec.eden;
   copy.form = transposed && c.transposed_only ? c.transposed_only->second : c.form;
   copy.length = c.length > (transposed ? c.shape.rows : c.shape.cols) ? c.length : 0;
-  copy.signs = 0xB5297A4Du;
   copy.rounding.key = philox_key(1234, transposed ? "w#dy.wgrad" : "w#dy.dgrad");
   copy.rounding.step = 7, copy.rounding.micro = 1, copy.rounding.first_row = 5;
+  copy.signs_key = philox_key(1234, "w#rht"), copy.signs = RotationSigns(philox(copy.signs_key, 0, copy.rounding.step));
   copy.rounding.first_column = c.groups ? 24 : 3, copy.rounding.row_length = c.groups ? (c.shape.cols + 31) / 8 * 8 : c.shape.cols + 7;
   return copy;
 }
@@ -222,9 +222,10 @@ class Device {
       p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
     }
     if (r.what.device_step) {
-      const uint32_t step = p.row.rounding.step;
-      p.row.rounding.device_step = p.transposed.rounding.device_step = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
-      p.row.rounding.step = p.transposed.rounding.step = ~step;  // not read
+      const uint32_t step = (p.want_row ? p.row : p.transposed).rounding.step;
+      const auto* at = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
+      for (QuantizedCopy* c : {&p.row, &p.transposed})  // neither the step nor the signs given are read
+        c->rounding.device_step = c->signs_step = at, c->rounding.step = ~step, c->signs = {};
     }
     if (p.groups.groups > 0)
       p.groups.offsets = static_cast<const int32_t*>(arena_.copy_of(r.what.offsets.data(), r.what.offsets.size() * sizeof(int32_t)));

@@ -28,7 +28,7 @@ std::vector<Case> all_cases(bool stochastic, DType type) {
   for (const NamedSpec& named : operand_specs()) {
     const auto forms = value_forms(named.spec);
     for (const Shape& shape : kDeviceShapes) {
-      for (int which = named.rotates ? 2 : 1; which <= (named.rotates ? 2 : 3); ++which) {
+      for (int which = 1; which <= 3; ++which) {
         Case c{
             named,        named, shape, kFills[turn % 7], type, forms[turn % forms.size()], stochastic, (which & 1) != 0, (which & 2) != 0,
             turn % 5 != 0};
@@ -93,7 +93,16 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
       for (const Shape& shape : {Shape{160, 200, 8}, {136, 392, 0}}) {
         for (const bool stochastic : {false, true}) {
           for (int which = 1; which <= 3; ++which, ++turn) {
-            Case c{row, named, shape, kFills[turn % 7], DType::bf16, form, stochastic, (which & 1) != 0, (which & 2) != 0, true};
+            Case c{named.spec.eden ? named : row,
+                   named,
+                   shape,
+                   kFills[turn % 7],
+                   DType::bf16,
+                   form,
+                   stochastic,
+                   (which & 1) != 0,
+                   (which & 2) != 0,
+                   true};
             c.only = only;
             if (turn % 5 == 2) c.length = 448;
             cases.push_back(c);

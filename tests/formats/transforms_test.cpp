@@ -41,7 +41,7 @@ TEST(Packing, EveryCodeInEveryPlace) {
 }
 
 template <int kWidth>
-void expect_rotation(uint32_t signs) {
+void expect_rotation(const RotationSigns& signs) {
   std::mt19937 rng(9);
   std::normal_distribution<float> normal;
   // Columns of H are orthonormal: H^T H = I.
@@ -79,6 +79,8 @@ TEST(Hadamard, IsOrthogonalAndKeepsProducts) {
   expect_rotation<16>(0);
   expect_rotation<32>(0);
   expect_rotation<32>(0xB5297A4Du);
+  expect_rotation<64>(RotationSigns({0xB5297A4Du, 0x68E31DA4u, 0, 0}));
+  expect_rotation<128>(RotationSigns({0xB5297A4Du, 0x68E31DA4u, 0x1B56C4E9u, 0x9C4A30F7u}));
 }
 
 TEST(Dge, CheckValuesOfTheSpecification) {

@@ -21,13 +21,13 @@ namespace halftone {
 
 // The values of one operand, fp64 [R, C], by the reference quantiser (numerics.md sections 2 to 5).
 inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& spec, bool transposed, const std::string& key,
-                                    uint32_t signs) {
+                                    const RotationSigns& signs) {
   const at::Tensor x = x_in.contiguous();
   const int64_t rows = x.size(0), cols = x.size(1), R = transposed ? cols : rows;
   QuantizedCopy c;
   c.spec = spec, c.signs = signs;
   c.rounding.stochastic = spec.stochastic, c.rounding.step = test_step().step;
-  c.rounding.key = philox_key(test_step().seed, key);
+  c.rounding.key = philox_key(test_step().seed, key + (spec.eden ? ".scale" : ""));
   c.rounding.first_row = key.find("#w.") == std::string::npos ? test_step().first_row : 0;
   const int64_t C = operand_length(c, transposed ? rows : cols), B = spec.block > 0 ? spec.block : 1;
   std::vector<uint8_t> codes(R * C), macro(R * C + 1);
@@ -85,6 +85,14 @@ inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& s
   return out;
 }
 
+// Signs of a product's rotation; role: ends with the product.
+inline RotationSigns reference_signs(const OperandSpec& s, const std::string& role, const std::string& first) {
+  if (s.hadamard == 0 || s.signs == Signs::deterministic) return {};
+  if (s.signs == Signs::torchao) return kFixedSigns16;
+  const std::string key = first + (role.ends_with("dgrad") ? "#rht.dgrad" : "#rht");
+  return RotationSigns(philox(philox_key(test_step().seed, key), 0, test_step().step, 0));
+}
+
 struct ReferenceLinear {
   at::Tensor y, dx, dw;  // fp64
 };
@@ -95,10 +103,9 @@ inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor&
                                         const std::string& fqn, const StoredWeight* stored = nullptr, std::string first = "") {
   if (first.empty()) first = fqn;
   const at::Tensor x = x_in.cpu(), w = w_in.cpu(), dy = dy_in.cpu();
-  const uint32_t keyed = philox(philox_key(test_step().seed, first + "#rht"), 0, test_step().step, 0)[0];
   const auto numbers = [&](const at::Tensor& t, const OperandSpec& s, bool transposed, const char* role) {
     if (!s.quantized()) return (transposed ? t.t() : t).to(at::kDouble);
-    return reference_numbers(t, s, transposed, (*role == 'x' ? first : fqn) + "#" + role, s.hadamard == 16 ? kFixedSigns16 : keyed);
+    return reference_numbers(t, s, transposed, (*role == 'x' ? first : fqn) + "#" + role, reference_signs(s, role, first));
   };
   const auto shared = [](const OperandSpec& s, const char* own, const char* forward) { return s.same_as_forward ? forward : own; };
   at::Tensor stored_w;

@@ -60,6 +60,10 @@ def check_schemas():
         if device == "cpu" or not format.startswith(("mxfp6", "uint4")):
             opcheck("scaled_mm", q.tensors, q.format, q.tensors, q.format, bias=randn(64), out_dtype=torch.float32)
     opcheck("quantize", x[:50], "mxfp4:hadamard=32", transposed=True)
+    for format in ("mxfp4:hadamard=32", "nvfp4:hadamard=64:signs=deterministic", "nvfp4:hadamard=128:eden"):
+        opcheck("quantize", x[:50], format, stream="w#dy.dgrad", seed=3, step=2)
+        rows, columns = halftone.quantize(x, format), halftone.quantize(x.t().contiguous(), format, transposed=True)
+        assert torch.equal(rows.codes, columns.codes), format
     step = torch.tensor(2)
     for recipe in RECIPES:
         for dtype in (torch.float32, torch.bfloat16):
@@ -411,7 +415,7 @@ def check_errors():
     expect_error("unknown word 'rowwise'", lambda: halftone.quantize(x, "e4m3:rowwise"))
     expect_error("int8 elements do not combine with", lambda: halftone.quantize(x, "int8:1x32"))
     expect_error("only 4-bit codes are packed", lambda: halftone.quantize(x, "e4m3:packed"))
-    expect_error("goes with transposed", lambda: halftone.quantize(x, "mxfp4:hadamard=32"))
+    expect_error("MS-EDEN needs", lambda: halftone.quantize(x, "nvfp4:eden"))
     expect_error("expected a float32 or bfloat16 tensor", lambda: halftone.quantize(x.half(), "e4m3"))
     check_odd_axes()
     q = halftone.quantize(x, "mxfp8_e4m3")

@@ -13,7 +13,7 @@ namespace halftone::testing {
 struct NamedSpec {
   std::string name;
   OperandSpec spec;
-  bool rotates = false;  // only its transposed copy is legal
+  bool rotates = false;
 };
 
 inline OperandSpec make_spec(Element e, Granularity g, int block, ScaleFormat scale, ScaleMode mode = ScaleMode::none) {
@@ -78,10 +78,14 @@ inline std::vector<NamedSpec> operand_specs() {
         if (scale == S::e4m3 && g == G::block) add("nvfp4 four over six torchao rotated", chosen, 16);
       }
       if (g == G::block) add(fmt::format("{} alto rotated", name), fp4, 32);
+      if (g == G::block) add(fmt::format("{} alto rotated by 64", name), fp4, 64);
       if (scale == S::ue5m3) continue;
       fp4.chain = Fp4Chain::torchao;
       add(fmt::format("{} torchao {}", name, what), fp4);
       if (g == G::block) add(fmt::format("{} torchao rotated", name), fp4, 16);
+      if (g == G::tile) continue;
+      fp4.chain = Fp4Chain::alto, fp4.eden = true;
+      for (const int width : {16, 32, 64, 128}) add(fmt::format("nvfp4 EDEN {}", width), fp4, width);
     }
   }
   for (const G g : {G::block, G::tile}) {
@@ -93,6 +97,7 @@ inline std::vector<NamedSpec> operand_specs() {
   }
   OperandSpec mxfp4 = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive);
   add("mxfp4 rotated", mxfp4, 32);
+  add("mxfp4 rotated by 128", mxfp4, 128);
   OperandSpec macro = mxfp4;
   macro.two_level = TwoLevel::macro;
   add("mxfp4 macro rotated", macro, 32);

@@ -82,7 +82,7 @@ TEST(OperandProperties, MacroBlockRoundTrip) {
 // (H dY)^T (H X) against dY^T X, 1024 x 1024 in fp32: 64 rows of the result.
 TEST(OperandProperties, RotatedProductIsTheProduct) {
   constexpr int64_t kN = 1024, kSampled = 64;
-  const auto check_width = [&](auto width, uint32_t signs) {
+  const auto check_width = [&](auto width, const RotationSigns& signs) {
     constexpr int kWidth = width;
     std::vector<float> dy = data_r(kN * kN, 1236), x = data_r(kN * kN, 1234);
     const auto product = [&] {
@@ -113,6 +113,7 @@ TEST(OperandProperties, RotatedProductIsTheProduct) {
   };
   check_width(std::integral_constant<int, 16>{}, kFixedSigns16);
   check_width(std::integral_constant<int, 32>{}, 0xB5297A4Du);
+  check_width(std::integral_constant<int, 128>{}, RotationSigns({0xB5297A4Du, 0x68E31DA4u, 0x1B56C4E9u, 0x9C4A30F7u}));
 }
 
 }  // namespace

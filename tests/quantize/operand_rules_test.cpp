@@ -163,6 +163,42 @@ TEST(OperandRules, FourOverSixAtTheEdges) {
   EXPECT_EQ(value(first(2600, 0, 1)), 448);  // 433.3 rounds to 448, and so does 650
 }
 
+// Blocks of 1e-37, one 3e38 beside zeros, and Gaussian blocks, in 1 to 1,100 rows: the instruction sets against the scalar reference.
+TEST(OperandRules, ChoicesAndIntegerBlocksOnEdgeDataInAnyNumberOfRows) {
+  OperandSpec nvfp4 = make_spec(E::e2m1, G::block, 16, S::e4m3), nvint4 = make_spec(E::int4, G::block, 16, S::e4m3);
+  nvfp4.two_level = nvint4.two_level = TwoLevel::tensor, nvfp4.choice = ScaleChoice::squared;
+  OperandSpec torchao = nvfp4, square = nvfp4;
+  torchao.chain = Fp4Chain::torchao, square.granularity = G::tile;
+  const int64_t cols = 80;
+  for (const OperandSpec& spec : {nvfp4, torchao, square, nvint4, make_spec(E::int8, G::block, 32, S::e8m0, M::rceil)}) {
+    for (const int64_t rows : {1, 2, 15, 16, 17, 33, 127, 129, 640, 1099, 1100}) {
+      std::vector<float> x = data_r(rows * cols, 5);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < 16; ++c) x[static_cast<size_t>(r * cols + c)] = c % 3 == 0 ? -1e-37f : 1e-37f;
+        for (int64_t c = 16; c < 32; ++c) x[static_cast<size_t>(r * cols + c)] = 0;
+      }
+      for (const float top : {1.0f, 3e38f}) {
+        x[static_cast<size_t>(rows / 2 * cols + 20)] = top;
+        std::vector<std::vector<uint8_t>> found;
+        for (const bool reference : {true, false}) {
+          for (const Isa isa : reference ? std::vector<Isa>{Isa::ref} : isas()) {
+            QuantizeOperand p;
+            p.x = x.data(), p.type = DType::f32, p.rows = rows, p.cols = p.ld = cols, p.want_row = p.want_transposed = true;
+            p.row.spec = p.transposed.spec = spec;
+            const auto size = static_cast<size_t>(rows * cols);
+            std::vector<uint8_t> bytes(4 * size);
+            p.row.codes = bytes.data(), p.row.scales = bytes.data() + size;
+            p.transposed.codes = bytes.data() + 2 * size, p.transposed.scales = bytes.data() + 3 * size;
+            quantize_operand(p, isa);
+            found.push_back(std::move(bytes));
+          }
+        }
+        for (size_t i = 1; i < found.size(); ++i) ASSERT_TRUE(found[i] == found[0]) << rows << " rows, beside " << top;
+      }
+    }
+  }
+}
+
 // MXINT8 and NVINT4 (3.2, 3.4.2): symmetric codes, ceil(log2(amax / 127)), and amax at 7.
 TEST(OperandRules, IntegerBlocks) {
   const auto int8 = [](float amax, M mode) { return quantized_row({amax, -amax, 0, 0}, make_spec(E::int8, G::block, 32, S::e8m0, mode)); };
@@ -412,7 +448,8 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   expect("chain torchao", [](auto& p) { p.row.spec.chain = Fp4Chain::torchao; });
   expect("choice between two scales", [](auto& p) { p.row.spec.choice = ScaleChoice::squared; });
   expect("clipping", [](auto& p) { p.row.spec.granularity = G::tile, p.row.spec.clip = Clip::fixed; });
-  expect("rotation", [](auto& p) { p.row.spec.hadamard = 32; });
+  expect("rotation of 16, 32, 64 or 128", [](auto& p) { p.row.spec.hadamard = 48; });
+  expect("MS-EDEN needs", [](auto& p) { p.row.spec.eden = true; });
   expect("row stride >= 32", [](auto& p) { p.ld = 31; });
   expect("no input", [](auto& p) { p.x = nullptr; });
   expect("padded length", [](auto& p) { p.row.length = 16; });

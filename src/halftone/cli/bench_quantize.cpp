@@ -18,7 +18,7 @@ struct QuantizeScheme {
   OperandSpec spec;
   bool packed = false;  // else codes, unless there is a form
   ValueForm form = ValueForm::none, transposed_form = ValueForm::none;
-  int hadamard = 0;  // of the transposed copy
+  int hadamard = 0;  // of the transposed copy; MS-EDEN: of both
 };
 
 OperandSpec forward_spec(std::string_view recipe) { return find_linear_recipe(recipe)->x_forward; }
@@ -47,6 +47,8 @@ std::vector<QuantizeScheme> make_schemes() {
       {"nvfp4", "packed, 1x16, outer scale", forward_spec("nvfp4"), true},
       {"nvfp4_values", "bf16 values, 1x16", forward_spec("nvfp4"), false, bf16, bf16},
       {"nvfp4_values_rotated", "Hadamard of 32 tokens", forward_spec("nvfp4"), false, bf16, bf16, 32},
+      {"nvfp4_eden", "MS-EDEN, Hadamard of 128", find_linear_recipe("quartet2")->dy_wgrad, false, bf16, bf16, 128},
+      {"nvfp4_eden_32", "MS-EDEN, Hadamard of 32", find_linear_recipe("quartet2")->dy_wgrad, false, bf16, bf16, 32},
       {"nvfp4_16x16_values", "bf16 values, 16x16", weight_spec("nvfp4"), false, bf16, bf16},
       {"nvfp4_4over6", "packed, four over six", four_over_six(forward_spec("nvfp4")), true},
       {"nvfp4_4over6_values", "bf16 values, four over six", four_over_six(forward_spec("nvfp4")), false, bf16, bf16},
@@ -74,10 +76,10 @@ std::vector<QuantizeScheme> make_schemes() {
 
 CopyRequest request_of(const QuantizeScheme& s, bool transposed) {
   CopyRequest r;
-  r.spec = s.spec, r.spec.hadamard = transposed ? s.hadamard : 0;
+  r.spec = s.spec, r.spec.hadamard = transposed || s.spec.eden ? s.hadamard : 0;
   r.form = transposed ? s.transposed_form : s.form;
   r.packed = r.form == ValueForm::none && s.packed, r.codes = r.form == ValueForm::none && !s.packed;
-  r.signs = 0xB5297A4Du;
+  r.signs = RotationSigns({0xB5297A4Du, 0x68E31DA4u, 0x1B56C4E9u, 0x9C4A30F7u});
   r.rounding.stochastic = s.spec.stochastic, r.rounding.key = philox_key(1, transposed ? "dy.wgrad" : "dy.dgrad"), r.rounding.step = 3;
   return r;
 }
@@ -159,7 +161,7 @@ int quantize_command(Arguments args) {
     for (const QuantizeScheme& s : all) {
       if (!contains(schemes, s.name)) continue;
       for (const Direction& d : kDirections) {
-        if (!contains(directions, d.name) || (s.hadamard != 0 && !d.transposed)) continue;
+        if (!contains(directions, d.name) || (s.hadamard != 0 && !s.spec.eden && !d.transposed)) continue;
         const CopyRequest row = request_of(s, false), transposed = request_of(s, true);
         const CopyRequest *r = d.row ? &row : nullptr, *t = d.transposed ? &transposed : nullptr;
         const double bytes = quantiser_bytes(rows, cols, element, r, t);

@@ -7,6 +7,7 @@
 #include "halftone/base/philox.h"
 #include "halftone/cli/format_tables.h"
 #include "halftone/formats/bf16_round.h"
+#include "halftone/formats/eden.h"
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/hadamard.h"
@@ -54,11 +55,6 @@ std::string as_power(float a) {
   return a > 0 && std::isfinite(a) ? fmt::format("{} = {} * 2^{}", a, 2 * m, k - 1) : fmt::format("{}", a);
 }
 
-template <int N>
-struct Block {
-  float x[N];
-};
-
 class Worker {
  public:
   Worker(const OperandSpec& spec, std::vector<float> x, std::string_view role) : s_(spec), x_(std::move(x)), role_(role) {}
@@ -66,7 +62,9 @@ class Worker {
   WorkedExample run() {
     step("x", numbers(x_));
     exact_ = x_;
+    const uint32_t given = amax_bits(x_);
     if (s_.hadamard > 0) rotate();
+    if (s_.eden) return eden(given);
     const uint32_t a = amax_bits(x_);
     step("amax", as_power(std::bit_cast<float>(a)));
     if (s_.scale == ScaleFormat::e8m0)
@@ -89,18 +87,61 @@ class Worker {
   void step(std::string what, std::string value) { result_.steps.emplace_back(std::move(what), std::move(value)); }
 
   void rotate() {
-    const uint32_t signs = s_.hadamard == 16 ? kFixedSigns16 : philox(philox_key(kSeed, std::string(kWeight) + "#rht"), 0)[0];
+    RotationSigns signs;
+    if (s_.signs == Signs::torchao) signs = kFixedSigns16;
+    if (s_.signs == Signs::random) signs = RotationSigns(philox(philox_key(kSeed, fmt::format("{}#{}", kWeight, sign_role())), 0));
     step("amax before", fmt::format("{}", std::bit_cast<float>(amax_bits(x_))));
-    const auto rotate_block = [&](auto v) {
-      std::copy_n(x_.begin(), std::size(v.x), v.x);
-      hadamard(v.x, signs);
-      std::copy_n(v.x, std::size(v.x), x_.begin());
-    };
-    s_.hadamard == 16 ? rotate_block(Block<16>{}) : rotate_block(Block<32>{});
-    for (float& v : x_) v = bf16_nearest(v);  // to the type of x
+    with_width(s_.hadamard, [&]<int kWidth> {
+      float v[kWidth];
+      std::copy_n(x_.begin(), kWidth, v);
+      hadamard(v, signs);
+      std::copy_n(v, kWidth, x_.begin());
+    });
+    for (float& v : x_) v = s_.eden ? v : bf16_nearest(v);  // to the type of x
     exact_ = x_;
     step(fmt::format("H{} x", s_.hadamard), numbers(x_));
-    step("signs", fmt::format("0x{:0{}X}", signs, s_.hadamard / 4));
+    std::string words;
+    for (int j = 0; j < s_.hadamard; j += 32)
+      words += fmt::format("{}0x{:0{}X}", j > 0 ? " " : "", signs.word[j / 32], std::min(s_.hadamard, 32) / 4);
+    step("signs", words);
+  }
+
+  std::string_view sign_role() const { return role_.ends_with("dgrad") ? "rht.dgrad" : "rht"; }
+
+  // The example is a tensor of one rotation group.
+  WorkedExample eden(uint32_t given) {
+    const ScalePair outer = eden_outer(s_.hadamard, given);
+    step("outer", fmt::format("amax before / {} = {}", eden_range(s_.hadamard), outer.scale));
+    std::vector<float> scales;
+    std::vector<EdenSums> sums;
+    for (size_t first = 0; first < x_.size(); first += kEdenBlock) {
+      const std::vector<float> block(x_.begin() + static_cast<int64_t>(first), x_.begin() + static_cast<int64_t>(first) + kEdenBlock);
+      scales.push_back(decode(Float::e4m3, eden_block_scale(amax_bits(block), outer)));
+      std::vector<EdenSums> of_elements;
+      for (const float x : block) {
+        const float y = x * eden_factor(scales.back(), outer);
+        result_.codes.push_back(encode(Float::e2m1, y)), y_.push_back(y);
+        of_elements.push_back({y * y, y * decode(Float::e2m1, result_.codes.back())});
+      }
+      sums.push_back(eden_weighted(eden_sum(of_elements.data(), kEdenBlock), scales.back()));
+    }
+    step("block scales", numbers(scales));
+    step("x / scales", numbers(y_));
+    step("codes", listed(result_.codes, [](uint8_t c) { return fmt::format("0x{:X}", c); }));
+    const float correction = eden_correction(eden_sum(sums.data(), static_cast<int>(sums.size())));
+    step("correction", fmt::format("<x, x> / <Q(x), x> = {}", correction));
+    Rounding r;
+    r.key = philox_key(kSeed, fmt::format("{}#{}.scale", kWeight, role_)), r.step = kStep;
+    for (size_t b = 0; b < scales.size(); ++b) {
+      const uint8_t q = eden_rounded(scales[b], correction, sr_bits16(r, static_cast<int64_t>(b) * kEdenBlock));
+      scales[b] = decode(Float::e4m3, q);
+      for (size_t i = b * kEdenBlock; i < (b + 1) * kEdenBlock; ++i)
+        result_.values.push_back(decode(Float::e2m1, result_.codes[i]) * scales[b] * outer.scale);
+    }
+    step("stored scales", numbers(scales));
+    step("value", numbers(result_.values));
+    step("SQNR", fmt::format("{:.1f} dB", sqnr()));
+    return std::move(result_);
   }
 
   void scale_fp8(uint32_t a) {

@@ -312,7 +312,9 @@ std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& w
     shown.push_back(s);
     const int count = s.hadamard > 0 ? s.hadamard : 8;
     out += fmt::format("\n  {}: {}, {}\n", operands[i].name, describe(operands[i].spec),
-                       s.hadamard > 0 ? fmt::format("{} tokens of one column", count) : "one group of 8 elements");
+                       s.hadamard == 0                                         ? "one group of 8 elements"
+                       : std::string_view(operands[i].role).ends_with("dgrad") ? fmt::format("{} elements along N", count)
+                                                                               : fmt::format("{} tokens of one column", count));
     out += example_text(work_out(s, example_numbers(count), operands[i].role));
   }
   return out;

@@ -148,8 +148,9 @@ std::string recipe_table() {
          "\n  1x32: 32 consecutive elements along the contraction share a scale; 32x32: a tile; row: one scale per row or column that is "
          "not\n"
          "  contracted; p2: power of two; outer: an fp32 factor per tensor above the blocks; H32: random Hadamard rotation over 32 "
-         "tokens;\n"
-         "  SR: stochastic rounding; same codes: of the forward operand (dY: of dgrad). K, N: sizes that the recipe takes; other layers "
+         "elements\n"
+         "  along the contraction; SR: stochastic rounding; EDEN: scales corrected and rounded stochastically; same codes: of the forward "
+         "operand (dY: of dgrad). K, N: sizes that the recipe takes; other layers "
          "stay\n"
          "  in bf16. 4-bit floats as in preset recommended; options change every cell (docs/recipes.md).\n";
 }

@@ -41,7 +41,9 @@ inline std::string rounding_text(const OperandSpec& s) {
   std::string out;
   if (s.clip != Clip::none) out += s.clip == Clip::fixed ? " clip-3/4" : " clip-sigma";
   if (s.hadamard > 0) out += " H" + std::to_string(s.hadamard);
+  if (s.hadamard > 0 && s.signs == Signs::deterministic) out += " unsigned";
   if (s.stochastic) out += " SR";
+  if (s.eden) out += " EDEN";
   if (s.stored) out += " stored";
   return out;
 }

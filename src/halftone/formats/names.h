@@ -31,6 +31,7 @@ constexpr Names<ScaleMode, 6> kScaleModeNames = {{{"floor", ScaleMode::floor},
 constexpr Names<TwoLevel, 3> kTwoLevelNames = {
     {{"none", TwoLevel::none}, {"tensorwise", TwoLevel::tensor}, {"blockwise", TwoLevel::macro}}};
 constexpr Names<Fp4Chain, 2> kChainNames = {{{"alto", Fp4Chain::alto}, {"torchao", Fp4Chain::torchao}}};
+constexpr Names<Signs, 3> kSignsNames = {{{"random", Signs::random}, {"deterministic", Signs::deterministic}, {"torchao", Signs::torchao}}};
 constexpr Names<ScaleChoice, 3> kScaleChoiceNames = {
     {{"squared", ScaleChoice::squared}, {"absolute", ScaleChoice::absolute}, {"largest", ScaleChoice::largest}}};
 constexpr Names<Clip, 3> kClipNames = {{{"none", Clip::none}, {"static", Clip::fixed}, {"dynamic", Clip::dynamic}}};

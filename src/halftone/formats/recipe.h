@@ -24,6 +24,8 @@ enum class TwoLevel { none, tensor, macro };
 enum class ScaleChoice { amax, squared, absolute, largest };
 // The two evaluation orders of NVFP4 scales (3.4).
 enum class Fp4Chain { alto, torchao };
+// Signs of a Hadamard transform (section 5): drawn every step, none (the transform alone), or torchao's vector, of width 16.
+enum class Signs { random, deterministic, torchao };
 // Clipping of mxfp4's wgrad operands (3.3); `fixed` is the spec's static mode.
 enum class Clip { none, fixed, dynamic };
 
@@ -38,8 +40,9 @@ struct OperandSpec {
   Clip clip = Clip::none;
   ScaleChoice choice = ScaleChoice::amax;
   int hadamard = 0;              // width of the Hadamard transform along the contraction before quantisation (section 5): 0, 16 to 128
+  Signs signs = Signs::random;   // of the transform
   bool stochastic = false;       // stochastic rounding of codes, numerics.md section 4
-  bool eden = false;             // codes rounded to nearest, scales corrected and rounded stochastically (MS-EDEN, arXiv:2601.22813)
+  bool eden = false;             // MS-EDEN (4.1): codes rounded to nearest, scales corrected and rounded stochastically
   bool stored = false;           // the parameter itself is stored in this format
   bool same_as_forward = false;  // reuses the forward operand's codes
   float scale_floor = 0;         // smallest scale of int8 rows; 0: 1e-12 (bitnet's activations: 1e-5, numerics.md 3.7)
@@ -69,7 +72,7 @@ struct LinearRecipe {
   constexpr int weight_rows() const {
     const auto rows = [](const OperandSpec& w, bool along_n) {
       if (w.granularity != Granularity::tile && !(along_n && w.granularity == Granularity::block)) return 1;
-      return w.two_level == TwoLevel::macro ? 128 : w.block;
+      return std::max(w.two_level == TwoLevel::macro ? 128 : w.block, along_n ? w.hadamard : 0);
     };
     return std::max({rows(w_forward, false), rows(w_dgrad, true), 1});
   }
@@ -141,6 +144,7 @@ constexpr OperandSpec block(Element e, int n, ScaleFormat s) { return blocks(Gra
 constexpr OperandSpec tile(Element e, int n, ScaleFormat s) { return blocks(Granularity::tile, e, n, s); }
 constexpr OperandSpec again(OperandSpec o) { return o.same_as_forward = true, o; }
 constexpr OperandSpec rotated(OperandSpec o) { return o.hadamard = 32, o; }
+constexpr OperandSpec eden(OperandSpec o) { return o.hadamard = 128, o.eden = true, o; }
 constexpr OperandSpec floored(OperandSpec o, float scale_floor) { return o.scale_floor = scale_floor, o; }
 constexpr OperandSpec sr(OperandSpec o) { return o.stochastic = true, o; }
 constexpr OperandSpec stored(OperandSpec o) { return o.stored = true, o; }
@@ -155,6 +159,12 @@ constexpr LinearRecipe uniform(std::string_view name, OperandSpec o, int multipl
 }
 constexpr LinearRecipe weights_alone(std::string_view name, OperandSpec w, int multiple) {
   return operands(name, multiple, {}, stored(w), {}, stored(w), {}, {});
+}
+// Quartet II: the nearer of two scales forward, MS-EDEN backward.
+constexpr LinearRecipe quartet(std::string_view name) {
+  OperandSpec o = block(Element::e2m1, 16, ScaleFormat::e4m3), e = eden(o);
+  o.choice = ScaleChoice::squared;
+  return operands(name, 16, o, o, e, e, e, e);
 }
 // Weights in tiles, whose codes dgrad reads again.
 constexpr LinearRecipe tiled(std::string_view name, Element e, int n, ScaleFormat s, int multiple) {
@@ -171,13 +181,15 @@ constexpr SchemeFamily kMxfp8{
     "use_2dblock_x use_2dblock_w use_sr_grad scale_mode wgrad_hp output grad_input grad_weight x_hp w_hp dy_hp "
     "lora_rank"};
 constexpr SchemeFamily kFp4{
-    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad use_dge two_level_scaling wgrad_hp output grad_input grad_weight x_hp w_hp "
-    "dy_hp lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq",
+    "use_2dblock_x use_2dblock_w use_hadamard hadamard_width hadamard_signs use_sr_grad use_dge two_level_scaling wgrad_hp output "
+    "grad_input grad_weight x_hp w_hp dy_hp lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq",
     "use_hadamard=true use_sr_grad=true deosc_step=2000"};
 constexpr SchemeFamily kNvint4{
-    "use_2dblock_x use_2dblock_w use_hadamard use_sr_grad two_level_scaling wgrad_hp output grad_input grad_weight x_hp w_hp dy_hp "
-    "lora_rank",
+    "use_2dblock_x use_2dblock_w use_hadamard hadamard_width hadamard_signs use_sr_grad two_level_scaling wgrad_hp output grad_input "
+    "grad_weight x_hp w_hp dy_hp lora_rank",
     "use_hadamard=true use_sr_grad=true"};
+constexpr SchemeFamily kQuartet{
+    "hadamard_width wgrad_hp output grad_input grad_weight lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq"};
 constexpr SchemeFamily kIntegers{"use_sr_grad stochastic_rounding output grad_input grad_weight"};
 constexpr SchemeFamily kStored{.experts = false};
 constexpr SchemeFamily kBitnet{.experts = false, .own_norms = true};
@@ -213,6 +225,7 @@ constexpr std::array kLinearRecipes = {
            "w_hp=false dy_hp=false use_hadamard=true use_sr_grad=true two_level_scaling=tensorwise"},
     Scheme{detail::fp4("amdfp4", 16, ScaleFormat::ue5m3), "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4,
            "two_level_scaling=tensorwise scale_choice scale_choice_error", "two_level_scaling=tensorwise"},
+    Scheme{detail::quartet("quartet2"), "nvfp4 with a choice of two scales, gradients by MS-EDEN", &detail::kQuartet},
     Scheme{detail::tiled("mxint8", Element::int8, 32, ScaleFormat::e8m0, 32), "MX blocks of 32 8-bit integers", &detail::kMxfp8},
     Scheme{detail::fp4("nvint4", 16, ScaleFormat::e4m3, Element::int4), "blocks of 16 4-bit integers, e4m3 scales", &detail::kNvint4,
            "two_level_scaling=tensorwise", "two_level_scaling=tensorwise"},

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "halftone/formats/recipe.h"
+#include "halftone/quantize/operand.h"
 
 namespace halftone {
 
@@ -39,7 +39,7 @@ inline bool amax_spares_a_pass(const OperandSpec& a, const OperandSpec& b) {
   const auto of_tensor = [](const OperandSpec& s) {
     return s.quantized() && s.element != Element::ternary && (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor);
   };
-  return (of_tensor(a) || of_tensor(b)) && !(of_tensor(a) && a.hadamard != 0) && !(of_tensor(b) && b.hadamard != 0);
+  return (of_tensor(a) || of_tensor(b)) && !(of_tensor(a) && uses_rotated_amax(a)) && !(of_tensor(b) && uses_rotated_amax(b));
 }
 inline bool reads_x_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.x_forward, r.x_wgrad); }
 inline bool reads_dy_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.dy_dgrad, r.dy_wgrad); }

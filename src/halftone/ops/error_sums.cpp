@@ -60,11 +60,11 @@ at::Tensor sylvester(int n, const at::TensorOptions& options) {
 }
 
 // x[R, C] fp64 rotated along C in groups of n, zero-padded to `cols`.
-at::Tensor rotated(at::Tensor x, int n, uint32_t signs, int64_t cols) {
+at::Tensor rotated(at::Tensor x, int n, const RotationSigns& signs, int64_t cols) {
   if (x.size(1) < cols) x = at::constant_pad_nd(x, {0, cols - x.size(1)});
-  const at::Tensor j = at::arange(n, x.options().dtype(at::kLong));
-  const at::Tensor negative = at::bitwise_right_shift(at::full({n}, static_cast<int64_t>(signs), j.options()), j).bitwise_and(1);
-  const at::Tensor h = sylvester(n, x.options()) * (1 - 2 * negative).to(at::kDouble);
+  std::vector<double> sigma(static_cast<size_t>(n));
+  for (int j = 0; j < n; ++j) sigma[static_cast<size_t>(j)] = signs.negative(j) != 0 ? -1 : 1;
+  const at::Tensor h = sylvester(n, x.options()) * at::tensor(sigma, x.options());
   return x.reshape({-1, n}).mm(h.t()).reshape({x.size(0), cols});
 }
 

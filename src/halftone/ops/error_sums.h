@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "halftone/formats/hadamard.h"
 #include "halftone/formats/recipe.h"
 
 // Quantisation error of a matrix, as sums that stay on its device: nothing here synchronizes with the device. Each figure is defined in
@@ -22,9 +23,9 @@ struct ErrorSums {
 // A quantised matrix [R, C], C the contraction dimension.
 struct CodedMatrix {
   OperandSpec spec;
-  uint32_t signs = 0;  // of its rotation, see formats/hadamard.h
-  at::Tensor codes;    // bytes
-  at::Tensor numbers;  // fp32, all scales applied
+  RotationSigns signs{};  // of its rotation
+  at::Tensor codes;       // bytes
+  at::Tensor numbers;     // fp32, all scales applied
 };
 
 // amax and count of non-finite elements of x[R, C].

@@ -269,15 +269,13 @@ class Call {
     return amax;
   }
 
-  // The planned copy with its random numbers, those of rows from `first_row` on, and signs: rotated operands that contract tokens share
-  // theirs.
+  // The planned copy with its random numbers, those of rows from `first_row` on, and signs: the rotated operands of a product share theirs.
   CopyRequest request(const OperandPlan& plan, const std::string& weight, int64_t first_row) const {
     CopyRequest c = plan.copy;
     c.rounding = operand_rounding(c.spec, weight, plan.role, context_, first_row);
-    if (c.spec.stochastic) c.rounding.device_step = replayed_step();
-    if (plan.matrix == Matrix::w || !plan.columns) return c;
-    c.signs = rotation_signs(c.spec, name(), context_);
-    if (rotates_by_step(c.spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(name(), context_);
+    if (takes_draws(c.spec)) c.rounding.device_step = replayed_step();
+    c.signs = rotation_signs(c.spec, name(), plan.sign_role(), context_);
+    if (rotates_by_step(c.spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(name(), plan.sign_role(), context_);
     return c;
   }
   // Address from which a graph's replays read the step. Null outside a capture: the launch passes the step as an argument.
@@ -386,7 +384,7 @@ class Call {
   PreparedWeights& prepared() {
     MadeOf state{0, {}, use_.x, capture_, plan_.forward.joined};
     for (const Weight* w : layer_.weights) state.version += w->version;
-    if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
+    if (changes_by_step(r_.w_forward) || changes_by_step(r_.w_dgrad)) state.step = context_.step;
     if (layer_.prepared == nullptr || layer_.prepared->made_of != state || (experts_ && frees_weights_)) {
       layer_.prepared.reset();  // frees the old copies first
       layer_.prepared = std::make_shared<PreparedWeights>();
@@ -511,7 +509,7 @@ void FusedLinears::gradients_ready() {
 bool can_share_rows(const LinearRecipe& r) {
   return std::ranges::all_of(std::array{r.x_forward, r.dy_dgrad}, [](const OperandSpec& s) {
     const bool other_statistic = s.granularity == Granularity::tensor && (s.element == Element::int4 || s.element == Element::ternary);
-    return s.granularity != Granularity::tile && s.hadamard == 0 && !other_statistic;
+    return s.granularity != Granularity::tile && !uses_rotated_amax(s) && !other_statistic;
   });
 }
 

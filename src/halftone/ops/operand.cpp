@@ -98,7 +98,8 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
                        at::Tensor* found, const GroupedRows* groups) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
   at::Tensor x = row_major(x_in);
-  if (as_bf16 && x.is_cpu()) x = x.to(at::kBFloat16), as_bf16 = false;
+  const auto rotates = [](const CopyRequest* r) { return r != nullptr && r->spec.hadamard != 0; };
+  if (as_bf16 && (x.is_cpu() || rotates(row) || rotates(transposed))) x = x.to(at::kBFloat16), as_bf16 = false;
   OperandCopies copies;
   const bool elsewhere = groups != nullptr && groups->from.source != nullptr;
   check(!elsewhere || ((row == nullptr || row->spec.quantized()) && (transposed == nullptr || transposed->spec.quantized())),

@@ -19,7 +19,7 @@ enum class Matrix { x, w, dy };
 struct CopyRequest {
   OperandSpec spec{};
   Rounding rounding{};
-  uint32_t signs = 0;  // of the Hadamard rotation, or the seed they are derived from (quantize/operand.h)
+  RotationSigns signs{};  // of the Hadamard rotation, or the seed they are derived from (quantize/operand.h)
   const uint32_t* signs_step = nullptr;
   PhiloxKey signs_key{};
   bool codes = false, packed = false, panels = false;
@@ -59,6 +59,8 @@ struct OperandPlan {
   CopyRequest copy{};
   DType numbers = DType::bf16;  // of an unquantised operand
   const char* role = "";        // random numbers are keyed by "<weight>#<role>" (numerics.md section 4)
+  // Role of a rotation's signs: products share none.
+  const char* sign_role() const { return columns == (matrix == Matrix::w) ? "rht.dgrad" : "rht"; }
   Origin origin = Origin::own_read;
   Lifetime life = Lifetime::product;
   Sent sent = Sent::nothing;

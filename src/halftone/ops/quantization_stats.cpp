@@ -53,7 +53,7 @@ struct QuantizationStats::Site {
     CopyRequest request;
     request.spec = p.copy.spec, request.codes = true;
     request.rounding = operand_rounding(request.spec, weight, p.role, context, row);
-    request.signs = rotation_signs(request.spec, name(), context);
+    request.signs = rotation_signs(request.spec, name(), p.sign_role(), context);
     const OperandCopies copies = quantize(m, p.columns ? nullptr : &request, p.columns ? &request : nullptr);
     return p.columns ? copies.transposed : copies.row;
   }
@@ -61,7 +61,7 @@ struct QuantizationStats::Site {
   CodedMatrix coded(const at::Tensor& m, const OperandPlan& p, const std::string& weight, int64_t row) const {
     CodedMatrix q;
     q.spec = p.copy.spec;
-    q.signs = rotation_signs(q.spec, name(), context);
+    q.signs = rotation_signs(q.spec, name(), p.sign_role(), context);
     const Operand o = quantized(m, p, weight, row);
     q.codes = o.codes, q.numbers = dequantize(o);
     return q;

@@ -43,6 +43,9 @@ void check_spec(const OperandSpec& s) {
         "quantiser: a tensor's outer scale needs e4m3 or ue5m3 block scales");
   check(s.chain != Fp4Chain::torchao || (s.scale == ScaleFormat::e4m3 && s.element == Element::e2m1 && s.two_level == TwoLevel::tensor),
         "quantiser: scale chain torchao needs e2m1 elements with e4m3 block scales and an outer scale");
+  check(!s.eden || (s.element == Element::e2m1 && s.granularity == Granularity::block && s.block == 16 && s.scale == ScaleFormat::e4m3 &&
+                    s.two_level == TwoLevel::tensor && s.hadamard != 0 && !s.stochastic),
+        "quantiser: MS-EDEN needs 1x16 blocks of e2m1 with e4m3 scales, an outer scale and a rotation, and rounds codes to nearest");
   check(s.choice == ScaleChoice::amax || (s.element == Element::e2m1 && has_byte_scales(s.scale) && !mx && !s.eden),
         "quantiser: a choice between two scales needs e2m1 elements with e4m3 or ue5m3 scales, without MS-EDEN");
   check(s.clip == Clip::none || (mxfp4 && s.granularity == Granularity::block && s.two_level != TwoLevel::macro),
@@ -51,8 +54,8 @@ void check_spec(const OperandSpec& s) {
 
 void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t contracted) {
   check_spec(c.spec);
-  check(c.spec.hadamard == 0 || ((c.spec.hadamard == 16 || c.spec.hadamard == 32) && transposed),
-        "quantiser: expected a rotation of 16 or 32 tokens of a transposed copy, found {}", c.spec.hadamard);
+  const int n = c.spec.hadamard;
+  check(n == 0 || n == 16 || n == 32 || n == 64 || n == 128, "quantiser: expected a rotation of 16, 32, 64 or 128 elements, found {}", n);
   check(c.length == 0 || c.length >= contracted, "quantiser: expected a padded length of at least {}, found {}", contracted, c.length);
   const int64_t C = operand_length(c, contracted);
   if (c.packed != nullptr) {

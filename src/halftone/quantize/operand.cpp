@@ -54,7 +54,7 @@ class Preparation {
 
   void needs(const CopyState& state) {
     const QuantizedCopy& c = *state.copy;
-    amax_ = amax_ || (uses_tensor_amax(c) && c.spec.hadamard == 0 && p_.amax == nullptr) || uses_row_amax(c);
+    amax_ = amax_ || (uses_tensor_amax(c) && !uses_rotated_amax(c.spec) && p_.amax == nullptr) || uses_row_amax(c);
     by_column_ = by_column_ || (uses_row_amax(c) && state.transposed);
     signed_ = signed_ || (c.spec.element == Element::int4 && !has_byte_scales(c.spec.scale));
     sum_ = sum_ || c.spec.element == Element::ternary;
@@ -72,8 +72,9 @@ class Preparation {
   }
   void finish(CopyState& state) {
     const QuantizedCopy& c = *state.copy;
-    if (uses_tensor_amax(c)) state.amax = c.spec.hadamard != 0 ? rotated(state) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
-    state.outer = fp4_outer(c.spec.chain, fp4_range(c.spec), c.spec.two_level, state.amax);
+    if (uses_tensor_amax(c)) state.amax = uses_rotated_amax(c.spec) ? rotated(state) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
+    state.outer =
+        c.spec.eden ? eden_outer(c.spec.hadamard, state.amax) : fp4_outer(c.spec.chain, fp4_range(c.spec), c.spec.two_level, state.amax);
     if (c.outer != nullptr) *c.outer = state.outer.scale;
     if (c.form == ValueForm::fold_e5m2) {
       const uint8_t byte = mx_reference_byte(float_of(c.spec.element), c.spec.mode, c.spec.clip, state.amax);
@@ -85,11 +86,12 @@ class Preparation {
  private:
   uint32_t rotated(const CopyState& state) {
     std::atomic<uint32_t> amax = 0;
-    over_tiles(k_, shape_, state.C, state.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
-      const uint32_t a = w.rotated_amax(state, r0, c0);
-      uint32_t seen = amax.load();
-      while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
-    });
+    over_tiles(k_, shape_, state.transposed ? state.C : state.R, state.transposed ? state.R : state.C,
+               [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+                 const uint32_t a = w.rotated_amax(state, r0, c0);
+                 uint32_t seen = amax.load();
+                 while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
+               });
     return amax.load();
   }
 
@@ -171,12 +173,13 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
   if (p.want_row) row = state_of(p, p.row, false), states.push_back(&row);
   if (p.want_transposed) transposed = state_of(p, p.transposed, true), states.push_back(&transposed);
   int64_t r1 = 0, c1 = 0;
-  bool down = false, high = false;  // groups span rows; groups span 128 rows
+  bool down = false, high = false;  // groups span rows; groups span more than 32 rows
   for (const CopyState* state : states) {
     const OperandSpec& s = state->spec;
     const bool reaches = state->transposed || s.granularity == Granularity::tile;
     down = down || reaches;
-    high = high || (reaches && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro));
+    high =
+        high || (reaches && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro)) || (state->transposed && s.hadamard > 32);
     r1 = std::max(r1, state->transposed ? state->C : state->R);
     c1 = std::max(c1, state->transposed ? state->R : state->C);
   }

@@ -3,6 +3,7 @@
 
 #include "halftone/base/dtype.h"
 #include "halftone/base/row_groups.h"
+#include "halftone/formats/hadamard.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/quantize/isa.h"
 #include "halftone/quantize/stochastic.h"
@@ -43,15 +44,15 @@ struct QuantizedCopy {
   // CPU, transposed copies with has_panels: GEMM input panels (quantize/panels.h) of int8 codes or e4m3 values in bf16, C contracted,
   // panels_bytes(panel_type(spec), C, R) bytes. Written with scales, instead of all other outputs.
   void* panels = nullptr;
-  Rounding rounding{};  // draws are numbered by (row, column) of the given matrix, in the transposed copy too
-  uint32_t signs = 0;   // signs of the Hadamard transform: bit j set -> sigma_j = -1 (j < spec.hadamard)
-  // CUDA: device pointer to the step; the kernel then computes the signs as philox(signs_key, 0, step)[0]. Null: use `signs`.
+  Rounding rounding{};    // draws are numbered by (row, column) of the given matrix, in the transposed copy too
+  RotationSigns signs{};  // of the Hadamard transform
+  // CUDA: device pointer to the step; the kernel then computes the signs as philox(signs_key, 0, step). Null: use `signs`.
   const uint32_t* signs_step = nullptr;
   PhiloxKey signs_key{};
   int64_t length = 0;  // padded C (the GEMM's multiple) if larger than the matrix; else 0
 };
 
-// C of a copy's outputs. A rotation pads to full groups of tokens, since it maps zero rows to nonzero rows.
+// C of a copy's outputs. A rotation pads to full groups, since it maps zeros to other numbers.
 constexpr int64_t operand_length(const QuantizedCopy& copy, int64_t contracted) {
   const int64_t n = copy.length > contracted ? copy.length : contracted, h = copy.spec.hadamard;
   return h > 0 ? (n + h - 1) / h * h : n;
@@ -69,6 +70,8 @@ constexpr bool uses_tensor_amax(const QuantizedCopy& c) {
   const bool amax_rule = c.spec.element != Element::int4 && c.spec.element != Element::ternary;
   return (c.spec.granularity == Granularity::tensor && amax_rule) || c.spec.two_level == TwoLevel::tensor || c.form == ValueForm::fold_e5m2;
 }
+// Whether that amax is the one after the rotation.
+constexpr bool uses_rotated_amax(const OperandSpec& s) { return s.hadamard != 0 && !s.eden; }
 inline constexpr int kAmaxParts = 132;
 // Whether element codes depend on which matrix rows form a group; such copies have scales per group.
 constexpr bool scales_by_group(const QuantizedCopy& c, bool transposed) {
@@ -87,14 +90,14 @@ struct RowSource {
 };
 
 // Quantises one matrix row-wise, transposed, or both in one read (numerics.md sections 2 to 5). Bit-exact: CPU, CUDA and the scalar
-// reference write the same bytes. Only a transposed copy may be rotated (tokens are rows).
+// reference write the same bytes. MS-EDEN draws one number per block, that of the block's first element, for its scale.
 struct QuantizeOperand {
   const void* x = nullptr;   // [rows, cols], row stride ld elements
   DType type = DType::bf16;  // bf16 or f32; rotated elements are rounded to this type
   int64_t rows = 0, cols = 0, ld = 0;
   // bits32(|x|) max of the full logical tensor, if known (sharded tensors, amax fused into the producer). Null: computed here if a tensor,
-  // two-level or e5m2-folded copy needs it. Host pointer on the CPU, device pointer on CUDA. A rotated copy ignores it: it needs the amax
-  // after the rotation, which a producer cannot know.
+  // two-level or e5m2-folded copy needs it. Host pointer on the CPU, device pointer on CUDA. A rotated copy ignores it, except MS-EDEN: it
+  // needs the amax after the rotation, which a producer cannot know.
   const uint32_t* amax = nullptr;
   // CUDA, matrices that are read twice: output for the amax pass, kAmaxParts words whose maximum is the amax, or null. amax_parts: number
   // of words in `amax`, 1 or kAmaxParts.

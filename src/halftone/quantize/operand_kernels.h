@@ -5,6 +5,7 @@
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
 #include "halftone/formats/float_spec.h"
+#include "halftone/formats/hadamard.h"
 #include "halftone/formats/int_spec.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/formats/scale_pair.h"
@@ -106,8 +107,8 @@ struct OperandKernels {
   void (*draw16)(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, int64_t groups, uint16_t* out);
   // Loads x[valid_rows, valid_columns] as fp32 into f[rows, width], zero-padded.
   void (*load)(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width, float* f);
-  // Rotates groups of n = 16 or 32 rows in place; `half`: rounds the results to bf16.
-  void (*rotate)(float* f, int64_t rows, int64_t width, int n, uint32_t signs, bool half);
+  // Rotates groups of n = 16, 32, 64 or 128 rows in place, or elements of a row if `along`; `half`: rounds the results to bf16.
+  void (*rotate)(float* f, int64_t rows, int64_t width, int n, const RotationSigns& signs, bool half, bool along);
   // Maximum of bits32(|f|) over every run of `block` elements: out[n / block], a multiple of 16.
   void (*amax_along)(const float* f, int64_t n, int64_t block, uint32_t* out);
   // Maximum over every block x 1 column segment of f[rows, width]: out[rows / block, width].

@@ -89,17 +89,21 @@ struct OperandLeaf {
     return V::addi(V::addi(bits, V::seti(0x7FFF)), odd);
   }
 
+  static F times_norm(F v, F norm, bool half) {
+    const F y = V::mul(v, norm);
+    return half ? V::floats(V::and_(bf16_rounded(V::bits(y)), V::seti(0xFFFF0000u))) : y;
+  }
   template <int kWidth>
-  static void rotate_of(float* f, int64_t rows, int64_t width, uint32_t signs, bool half) {
-    const F norm = V::set(kWidth == 32 ? std::bit_cast<float>(0x3E3504F3u) : 0.25f);
+  static void rotate_rows(float* f, int64_t rows, int64_t width, const uint32_t* flips, bool half) {
+    constexpr float kNorm = hadamard_norm(kWidth);
     for (int64_t r = 0; r < rows; r += kWidth) {
       for (int64_t c = 0; c < width; c += kLanes) {
         F v[kWidth];
         float* p = f + r * width + c;
         _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
-          v[j] = V::floats(V::xor_(V::bits(V::load(p + j * width)), V::seti(((signs >> j) & 1u) << 31)));
+          v[j] = V::floats(V::xor_(V::bits(V::load(p + j * width)), V::seti(flips[j])));
         }
-        _Pragma("GCC unroll 5") for (int stride = 1; stride < kWidth; stride *= 2) {
+        _Pragma("GCC unroll 7") for (int stride = 1; stride < kWidth; stride *= 2) {
           _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
             if ((j & stride) != 0) continue;
             const F a = v[j], b = v[j + stride];
@@ -107,19 +111,48 @@ struct OperandLeaf {
             v[j + stride] = V::sub(a, b);
           }
         }
-        _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
-          F y = V::mul(v[j], norm);
-          if (half) y = V::floats(V::and_(bf16_rounded(V::bits(y)), V::seti(0xFFFF0000u)));
-          V::store(p + j * width, y);
-        }
+        _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) V::store(p + j * width, times_norm(v[j], V::set(kNorm), half));
       }
     }
   }
-  static void rotate(float* f, int64_t rows, int64_t width, int n, uint32_t signs, bool half) {
-    if (n == 32)
-      rotate_of<32>(f, rows, width, signs, half);
-    else
-      rotate_of<16>(f, rows, width, signs, half);
+  // One butterfly step inside a vector: the lower lane of a pair gets a + b, the upper one a - b.
+  template <int kStride>
+  static F butterfly(F v) {
+    const I upper = V::template shl<31 - std::countr_zero(static_cast<unsigned>(kStride))>(V::and_(V::iota(), V::seti(kStride)));
+    return V::add(V::template swap<kStride>(v), V::floats(V::xor_(V::bits(v), upper)));
+  }
+  template <int kWidth>
+  static void rotate_elements(float* f, int64_t n, const uint32_t* flips, bool half) {
+    constexpr float kNorm = hadamard_norm(kWidth);
+    constexpr int kVectors = kWidth / kLanes;
+    for (int64_t i = 0; i < n; i += kWidth, f += kWidth) {
+      F v[kVectors];
+      _Pragma("GCC unroll 16") for (int j = 0; j < kVectors; ++j) {
+        v[j] = butterfly<1>(V::floats(V::xor_(V::bits(V::load(f + j * kLanes)), V::loadi(flips + j * kLanes))));
+        v[j] = butterfly<4>(butterfly<2>(v[j]));
+        if constexpr (kLanes == 16) v[j] = butterfly<8>(v[j]);
+      }
+      _Pragma("GCC unroll 4") for (int stride = 1; stride < kVectors; stride *= 2) {
+        _Pragma("GCC unroll 16") for (int j = 0; j < kVectors; ++j) {
+          if ((j & stride) != 0) continue;
+          const F a = v[j], b = v[j + stride];
+          v[j] = V::add(a, b);
+          v[j + stride] = V::sub(a, b);
+        }
+      }
+      _Pragma("GCC unroll 16") for (int j = 0; j < kVectors; ++j) V::store(f + j * kLanes, times_norm(v[j], V::set(kNorm), half));
+    }
+  }
+  static void rotate(float* f, int64_t rows, int64_t width, int n, const RotationSigns& signs, bool half, bool along) {
+    alignas(64) uint32_t flips[128];
+    for (int j = 0; j < n; ++j) flips[j] = (signs.word[j / 32] >> j % 32) << 31;
+    const auto run = [&]<int kWidth> {
+      along ? rotate_elements<kWidth>(f, rows * width, flips, half) : rotate_rows<kWidth>(f, rows, width, flips, half);
+    };
+    if (n == 16) run.template operator()<16>();
+    if (n == 32) run.template operator()<32>();
+    if (n == 64) run.template operator()<64>();
+    if (n == 128) run.template operator()<128>();
   }
 
   static I magnitude(const float* f) { return V::and_(V::loadi(f), V::seti(0x7FFFFFFFu)); }

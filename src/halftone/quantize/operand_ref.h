@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "halftone/formats/eden.h"
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/hadamard.h"
@@ -31,14 +32,18 @@ class OperandCopy {
 
   void run() {
     read();
-    if (s_.hadamard == 16) rotate<16>();
-    if (s_.hadamard == 32) rotate<32>();
-    amax_ = p_.amax != nullptr && s_.hadamard == 0 ? *p_.amax : amax(0, R_, 0, C_);
+    if (s_.eden) amax_ = p_.amax != nullptr ? *p_.amax : amax(0, R_, 0, C_);
+    with_width(s_.hadamard, [&]<int kWidth> { rotate<kWidth>(); });
+    if (!s_.eden) amax_ = p_.amax != nullptr && !uses_rotated_amax(s_) ? *p_.amax : amax(0, R_, 0, C_);
     if (s_.two_level == TwoLevel::macro) apply_macro();
-    outer_ = fp4_outer(s_.chain, fp4_range(s_), s_.two_level, amax_);
+    outer_ = s_.eden ? eden_outer(s_.hadamard, amax_) : fp4_outer(s_.chain, fp4_range(s_), s_.two_level, amax_);
     if (copy_.outer != nullptr) *copy_.outer = outer_.scale;
     codes_.resize(x_.size());
-    for (int64_t r = 0; r < R_; r += block_.rows)
+    if (s_.eden) {
+      for (int64_t r = 0; r < R_; ++r)
+        for (int64_t c = 0; c < C_; c += s_.hadamard) quantize_group(r, c);
+    }
+    for (int64_t r = 0; r < R_ && !s_.eden; r += block_.rows)
       for (int64_t c = 0; c < C_; c += block_.cols) quantize_block(r, std::min(R_, r + block_.rows), c, std::min(C_, c + block_.cols));
     if (R_ * C_ == 0 && s_.granularity == Granularity::tensor) quantize_block(0, 0, 0, 0);
     if (R_ > 0 && C_ == 0 && s_.granularity == Granularity::row)
@@ -82,7 +87,8 @@ class OperandCopy {
         float v[kWidth];
         for (int j = 0; j < kWidth; ++j) v[j] = x(r, c + j);
         hadamard(v, copy_.signs);
-        for (int j = 0; j < kWidth; ++j) x(r, c + j) = p_.type == DType::bf16 ? bf16_nearest(v[j]) : v[j];
+        const bool half = p_.type == DType::bf16 && !s_.eden;
+        for (int j = 0; j < kWidth; ++j) x(r, c + j) = half ? bf16_nearest(v[j]) : v[j];
       }
     }
   }
@@ -108,15 +114,17 @@ class OperandCopy {
     }
   }
 
+  void set_byte(int64_t at, uint8_t b) {
+    bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(at + 1)));
+    bytes_[static_cast<size_t>(at)] = b;
+    if (copy_.scales != nullptr) static_cast<uint8_t*>(copy_.scales)[at] = b;
+  }
+
   // Computes and writes the scale of one block; returns the encoding parameters of its elements.
   Encoder block_scale(int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
     const int64_t at = scale_index(r0, c0);
     const uint32_t a = s_.granularity == Granularity::tensor ? amax_ : amax(r0, r1, c0, c1);
-    const auto byte = [&](uint8_t b) {
-      bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(at + 1)));
-      bytes_[static_cast<size_t>(at)] = b;
-      if (copy_.scales != nullptr) static_cast<uint8_t*>(copy_.scales)[at] = b;
-    };
+    const auto byte = [&](uint8_t b) { set_byte(at, b); };
     const auto pair = [&](ScalePair s, float zero = 0) {
       scales_.resize(std::max(scales_.size(), static_cast<size_t>(at + 1)));
       zeros_.resize(scales_.size());
@@ -191,10 +199,35 @@ class OperandCopy {
     }
   }
 
+  // MS-EDEN of one rotation group.
+  void quantize_group(int64_t r, int64_t c0) {
+    const int64_t c1 = c0 + s_.hadamard;
+    bool bad = outer_.scale != outer_.scale;
+    for (int64_t c = c0; c < c1; c += kEdenBlock) bad = bad || poisoned(amax(r, r + 1, c, c + kEdenBlock));
+    std::vector<EdenSums> sums;
+    std::vector<float> scales;
+    for (int64_t c = c0; c < c1 && !bad; c += kEdenBlock) {
+      scales.push_back(decode(Float::e4m3, eden_block_scale(amax(r, r + 1, c, c + kEdenBlock), outer_)));
+      const float factor = eden_factor(scales.back(), outer_);
+      EdenSums of_elements[kEdenBlock];
+      for (int64_t i = c; i < c + kEdenBlock; ++i) {
+        const float y = x(r, i) * factor;
+        const uint8_t q = codes_[static_cast<size_t>(r * C_ + i)] = encode(Float::e2m1, y);
+        of_elements[i - c] = {y * y, y * decode(Float::e2m1, q)};
+      }
+      sums.push_back(eden_weighted(eden_sum(of_elements, kEdenBlock), scales.back()));
+    }
+    const float correction = bad ? 0 : eden_correction(eden_sum(sums.data(), static_cast<int>(sums.size())));
+    for (int64_t c = c0; c < c1; c += kEdenBlock) {
+      const auto i = static_cast<size_t>((c - c0) / kEdenBlock);
+      set_byte(scale_index(r, c), bad ? poison_code(Float::e4m3) : eden_rounded(scales[i], correction, draw(r, c)));
+    }
+  }
+  uint16_t draw(int64_t r, int64_t c) const {
+    return sr_bits16(copy_.rounding, transposed_ ? copy_.rounding.index(c, r, p_.cols) : copy_.rounding.index(r, c, p_.cols));
+  }
   uint8_t code(float y, int64_t r, int64_t c) const {
-    uint16_t u = 0;
-    if (s_.stochastic)
-      u = sr_bits16(copy_.rounding, transposed_ ? copy_.rounding.index(c, r, p_.cols) : copy_.rounding.index(r, c, p_.cols));
+    const uint16_t u = s_.stochastic ? draw(r, c) : uint16_t{0};
     if (is_float(s_.element)) return s_.stochastic ? encode_sr(float_of(s_.element), y, u) : encode(float_of(s_.element), y);
     return static_cast<uint8_t>(s_.stochastic ? encode_sr(int_range(s_), y, u) : encode(int_range(s_), y));
   }

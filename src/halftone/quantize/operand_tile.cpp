@@ -184,6 +184,87 @@ void TileWorker::affine_scales(const CopyState& state, GroupLayout g) {
   }
 }
 
+void TileWorker::rotate(const CopyState& state) {
+  const bool half = state.p->type == DType::bf16 && !state.spec.eden;
+  k_->rotate(f_.data(), h_, w_, state.spec.hadamard, state.copy->signs, half, !state.transposed);
+  clean_ = false;
+}
+
+// MS-EDEN: the block scales before their correction, in scale_, and factors; NaN in all blocks of a rotation group with a poisoned one.
+void TileWorker::eden_scales(const CopyState& state, GroupLayout g) {
+  find_amax(g, kEdenBlock);
+  const int64_t n = h_ / g.height * g.ld, blocks = state.spec.hadamard / kEdenBlock, step = g.width == 1 ? g.ld : 1;
+  const bool whole = state.outer.scale != state.outer.scale;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool bad = whole || halftone::poisoned(amax_[at]);
+    scale_[at] = bad ? quiet_nan() : scale_values<ScaleFormat::e4m3>()[eden_block_scale(amax_[at], state.outer)];
+    factor_[at] = bad ? quiet_nan() : eden_factor(scale_[at], state.outer);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    if (factor_[static_cast<size_t>(i)] == factor_[static_cast<size_t>(i)]) continue;
+    const int64_t first = step == 1 ? i / blocks * blocks : i / (blocks * step) * (blocks * step) + i % step;
+    for (int64_t b = 0; b < blocks; ++b) factor_[static_cast<size_t>(first + b * step)] = quiet_nan();
+  }
+}
+
+// MS-EDEN: the stored block scales, from the codes.
+void TileWorker::correct_scales(const CopyState& state) {
+  static constexpr std::array<float, 16> kValues = [] {
+    std::array<float, 16> v{};
+    for (uint8_t q = 0; q < 16; ++q) v[q] = decode(Float::e2m1, q);
+    return v;
+  }();
+  constexpr int64_t kLanes = 8;  // blocks side by side
+  const GroupLayout g = groups_;
+  const bool across = g.width == 1;
+  const int64_t n = h_ / g.height * g.ld, blocks = state.spec.hadamard / kEdenBlock, step = across ? g.ld : 1;
+  static thread_local std::array<EdenSums, kGroups> sums;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
+    float squares[kEdenBlock][kLanes], products[kEdenBlock][kLanes];
+    for (int64_t e = 0; e < kEdenBlock; ++e) {
+      for (int64_t l = 0; l < kLanes; ++l) {
+        const int64_t row = across ? r + e : r, column = across ? c + l : c + l * kEdenBlock + e;
+        const float y = f_[static_cast<size_t>(row * w_ + column)] * factor_[static_cast<size_t>(i + l)];
+        squares[e][l] = y * y, products[e][l] = y * kValues[encoded_[row * encoded_ld_ + column] & 15];
+      }
+    }
+    for (int64_t m = kEdenBlock / 2; m > 0; m /= 2) {
+      for (int64_t e = 0; e < m; ++e) {
+        for (int64_t l = 0; l < kLanes; ++l) {
+          squares[e][l] = squares[2 * e][l] + squares[2 * e + 1][l];
+          products[e][l] = products[2 * e][l] + products[2 * e + 1][l];
+        }
+      }
+    }
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const auto at = static_cast<size_t>(i + l);
+      sums[at] = eden_weighted({squares[0][l], products[0][l]}, scale_[at]);
+    }
+  }
+  const Extent e = extent(state);
+  const int64_t groups = n / blocks, columns = across ? g.ld : g.ld / blocks;  // rotation groups of the tile, and beside each other
+  DrawTile draws{};
+  for (int64_t i = 0; i < groups; ++i) {
+    const int64_t first = across ? i / columns * blocks * g.ld + i % columns : i * blocks;
+    EdenSums of[128 / kEdenBlock];
+    for (int64_t b = 0; b < blocks; ++b) of[b] = sums[static_cast<size_t>(first + b * step)];
+    for (int64_t m = blocks / 2; m > 0; m /= 2)
+      for (int64_t b = 0; b < m; ++b) of[b] = of[2 * b] + of[2 * b + 1];
+    sums[static_cast<size_t>(first)].squares = eden_correction(of[0]);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
+    if (r >= e.rows || c >= e.columns) continue;
+    if (c == 0) draws = draw_tile(*k_, state.copy->rounding, state.p->cols, r0_ + r, c0_, 1, e.columns, draws_.data());
+    const auto at = static_cast<size_t>(i);
+    const int64_t first = across ? i / (blocks * g.ld) * (blocks * g.ld) + i % g.ld : i / blocks * blocks;
+    const bool bad = factor_[at] != factor_[at];
+    bytes_[at] = bad ? poison_code(Float::e4m3) : eden_rounded(scale_[at], sums[static_cast<size_t>(first)].squares, draws.first[c]);
+  }
+}
+
 // Replaces the scales of amax / 6 in bytes_ and factor_ by those of amax / 4 where these have the smaller error.
 void TileWorker::choose_scales(const CopyState& state, GroupLayout g) {
   const OperandSpec& s = state.spec;
@@ -221,6 +302,10 @@ GroupLayout TileWorker::group_scales(const CopyState& state) {
     affine_scales(state, g);
     return g;
   }
+  if (s.eden) {
+    eden_scales(state, g);
+    return g;
+  }
   find_amax(g, block);
   if (s.scale == ScaleFormat::e8m0) {
     mx_bytes<ScaleMode::floor, ScaleMode::ceil, ScaleMode::rceil, ScaleMode::even, ScaleMode::adaptive, ScaleMode::uos>(s, amax_.data(), n,
@@ -251,10 +336,7 @@ void TileWorker::write_scales(const CopyState& state) const {
 void TileWorker::encode(const CopyState& state) {
   const OperandSpec& s = state.spec;
   load(*state.p);
-  if (s.hadamard != 0) {
-    k_->rotate(f_.data(), h_, w_, s.hadamard, state.copy->signs, state.p->type == DType::bf16);
-    clean_ = false;
-  }
+  if (s.hadamard != 0) rotate(state);
   if (s.two_level == TwoLevel::macro) apply_macro(state);
   EncodeTile t{};
   t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_;
@@ -269,12 +351,12 @@ void TileWorker::encode(const CopyState& state) {
     groups_ = {};
   } else {
     groups_ = group_scales(state);
-    write_scales(state);
+    if (!s.eden) write_scales(state);
     t.by_column = groups_.width == 1;
     t.factor = factor_.data(), t.zero = zero_.data(), t.factor_ld = groups_.ld;
     t.row_shift = log2_of(groups_.height), t.column_shift = log2_of(groups_.width);
     if (s.element == Element::uint4) t.scaling = Scaling::affine;
-    if (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) {
+    if ((s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && !s.eden) {
       t.scaling = s.chain == Fp4Chain::alto ? Scaling::quotient : Scaling::clamped;
     }
   }
@@ -291,6 +373,7 @@ void TileWorker::encode(const CopyState& state) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(factor_[static_cast<size_t>(i)]));
   if (state.poisoned || halftone::poisoned(largest)) poison(t);
+  if (s.eden) correct_scales(state), write_scales(state);
 }
 
 // Output address if the tile's codes can be written in place, else null.
@@ -399,10 +482,10 @@ void TileWorker::place(const CopyState& state, int64_t rows, int64_t r0, int64_t
 }
 
 uint32_t TileWorker::rotated_amax(const CopyState& state, int64_t r0, int64_t c0) {
-  place(state, state.C, r0, c0);
-  k_->rotate(f_.data(), h_, w_, state.spec.hadamard, state.copy->signs, state.p->type == DType::bf16);
-  k_->amax_across(f_.data(), h_, w_, 32, amax_.data());
-  return *std::max_element(amax_.begin(), amax_.begin() + h_ / 32 * w_);
+  place(state, state.transposed ? state.C : state.R, r0, c0);
+  rotate(state);
+  k_->amax_along(f_.data(), h_ * w_, 32, amax_.data());
+  return *std::max_element(amax_.begin(), amax_.begin() + h_ * w_ / 32);
 }
 
 void TileWorker::run(const CopyState* row, const CopyState* transposed, bool shared, int64_t r0, int64_t c0) {

@@ -2,6 +2,7 @@
 #include <array>
 #include <vector>
 
+#include "halftone/formats/eden.h"
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/int_scale.h"
 #include "halftone/formats/scale_choice.h"
@@ -65,6 +66,9 @@ class TileWorker {
   void clipped_scales(const CopyState& state, GroupLayout g);
   void affine_scales(const CopyState& state, GroupLayout g);
   void choose_scales(const CopyState& state, GroupLayout g);
+  void rotate(const CopyState& state);
+  void eden_scales(const CopyState& state, GroupLayout g);
+  void correct_scales(const CopyState& state);
   void find_amax(GroupLayout g, int64_t block);
   void poison(const EncodeTile& t) const;
   uint8_t* direct(const CopyState& state) const;

@@ -34,7 +34,7 @@ constexpr Names<ScaleFormat, 6> kScales = {{{"fp32", ScaleFormat::fp32},
                                             {"e4m3_scale", ScaleFormat::e4m3},
                                             {"ue5m3", ScaleFormat::ue5m3},
                                             {"bf16", ScaleFormat::bf16}}};
-constexpr Names<int, 3> kRotations = {{{"0", 0}, {"16", 16}, {"32", 32}}};
+constexpr Names<int, 5> kRotations = {{{"0", 0}, {"16", 16}, {"32", 32}, {"64", 64}, {"128", 128}}};
 
 template <class T, size_t N>
 std::string choices(const Names<T, N>& names) {
@@ -106,12 +106,14 @@ void read_setting(const std::string& text, const std::string& key, const std::st
     s.clip = read_choice(kClipNames, text, key, value);
   } else if (key == "hadamard") {
     s.hadamard = read_choice(kRotations, text, key, value);
+  } else if (key == "signs") {
+    s.signs = read_choice(kSignsNames, text, key, value);
   } else if (key == "floor") {
     const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), s.scale_floor);
     check(problem == std::errc() && end == value.data() + value.size() && std::isfinite(s.scale_floor) && s.scale_floor >= 0x1p-126f,
           "format '{}': expected floor to be a finite number of at least 2^-126, found '{}'", text, value);
   } else {
-    fail("format '{}': unknown setting '{}'; choose two_level, chain, choice, clip, hadamard or floor", text, key);
+    fail("format '{}': unknown setting '{}'; choose two_level, chain, choice, clip, hadamard, signs or floor", text, key);
   }
 }
 
@@ -129,20 +131,22 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
     read_setting(text, word.substr(0, equals), word.substr(equals + 1), s);
   } else if (word == "sr") {
     s.stochastic = true;
+  } else if (word == "eden") {
+    s.eden = true;
   } else if (word == "packed") {
     f.packed = true;
   } else if (const std::optional<ScaleMode> mode = find_named(kScaleModeNames, word)) {
     s.mode = *mode;
   } else if (!find_named(kScales, word) && !read_granularity(word, s)) {
-    fail("format '{}': unknown word '{}'; expected tensor, row, 1xB or BxB, a scale ({}), a scale mode ({}), sr, packed or key=value", text,
-         word, choices(kScales), choices(kScaleModeNames));
+    fail("format '{}': unknown word '{}'; expected tensor, row, 1xB or BxB, a scale ({}), a scale mode ({}), sr, eden, packed or key=value",
+         text, word, choices(kScales), choices(kScaleModeNames));
   }
 }
 
 // The kind of a word.
 std::string kind_of(const std::string& word) {
   if (const size_t equals = word.find('='); equals != std::string::npos) return word.substr(0, equals);
-  if (word == "sr" || word == "packed") return word;
+  if (word == "sr" || word == "eden" || word == "packed") return word;
   return find_named(kScaleModeNames, word) ? "the scale mode" : find_named(kScales, word) ? "the scale" : "which elements share a scale";
 }
 
@@ -189,11 +193,12 @@ Format parse_format(std::string_view given) {
     if (const std::optional<ScaleFormat> scale = find_named(kScales, word)) read_scale(*scale, f.spec);
   }
   for (size_t i = 1; i < words.size(); ++i) read_word(text, words[i], f);
+  const bool names_signs = std::any_of(words.begin() + 1, words.end(), [](const std::string& w) { return w.starts_with("signs="); });
+  if (f.spec.hadamard == 16 && !f.spec.eden && !names_signs) f.spec.signs = Signs::torchao;
   check_words(text, words, f.spec);
   check(!f.packed || bits_of(f.spec.element) == 4, "format '{}': only 4-bit codes are packed", text);
   QuantizeOperand q;
-  q.want_row = f.spec.hadamard == 0, q.want_transposed = !q.want_row;
-  (q.want_row ? q.row : q.transposed).spec = f.spec;
+  q.want_row = true, q.row.spec = f.spec;
   try {
     check_operand(q);
   } catch (const Error& error) {
@@ -217,8 +222,11 @@ std::string format_string(const OperandSpec& s, bool packed) {
   if (s.choice != ScaleChoice::amax) out += fmt::format(":choice={}", name_of(kScaleChoiceNames, s.choice));
   if (s.clip != Clip::none) out += fmt::format(":clip={}", name_of(kClipNames, s.clip));
   if (s.hadamard != 0) out += fmt::format(":hadamard={}", s.hadamard);
+  if (s.hadamard != 0 && s.signs != (s.hadamard == 16 && !s.eden ? Signs::torchao : Signs::random))
+    out += fmt::format(":signs={}", name_of(kSignsNames, s.signs));
   if (s.scale_floor != 0) out += fmt::format(":floor={}", s.scale_floor);
   if (s.stochastic) out += ":sr";
+  if (s.eden) out += ":eden";
   if (packed) out += ":packed";
   return out;
 }

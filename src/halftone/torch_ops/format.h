@@ -2,8 +2,8 @@
 #include <string>
 #include <string_view>
 
-#include "halftone/config/layer_recipe.h"
 #include "halftone/formats/recipe.h"
+#include "halftone/config/layer_recipe.h"
 
 namespace halftone::library {
 
@@ -14,7 +14,7 @@ namespace halftone::library {
 //   scale        fp32 pow2 e8m0 e4m3_scale ue5m3 bf16
 //   scale mode   floor ceil rceil even adaptive uos (e8m0)
 //   two_level=none|tensorwise|blockwise  chain=alto|torchao  choice=squared|absolute|largest  clip=none|static|dynamic
-//   hadamard=16|32  floor=1e-5
+//   hadamard=16|32|64|128  signs=random|deterministic|torchao  floor=1e-5
 // sr           stochastic rounding;  packed: two 4-bit codes per byte
 // "mxfp4:floor" and "e2m1:1x32:e8m0:floor" are equivalent. Each word is defined in numerics.md sections 2 to 5.
 struct Format {

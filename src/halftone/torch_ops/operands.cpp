@@ -29,7 +29,6 @@ void check_matrix(const at::Tensor& x, const Format& format, bool transposed) {
   check(s.quantized(), "halftone.quantize: format hp is an unquantised matrix");
   kernel_dtype(x);
   check(x.dim() == 2, "halftone.quantize: expected a matrix, found {} dimensions", x.dim());
-  check(s.hadamard == 0 || transposed, "halftone.quantize: a rotation runs along tokens; it goes with transposed = true only");
   if (!format.packed || s.hadamard > 0) return;  // a rotation pads its last group to an even length
   const int axis = transposed ? 0 : 1;
   const c10::SymInt length = x.sym_size(axis);
@@ -51,10 +50,12 @@ Operand quantize(const at::Tensor& x, const Format& format, bool transposed, con
   r.rounding.first_row = draws.first_row;
   check(draws.first_row >= 0, "halftone.quantize: expected first_row of at least 0, found {}", draws.first_row);
   const auto seed = static_cast<uint64_t>(draws.seed);
-  if (s.stochastic) r.rounding.key = philox_key(seed, draws.stream);
-  if (s.hadamard == 16) r.signs = kFixedSigns16;
-  if (s.hadamard == 32) {
-    r.signs = philox(philox_key(seed, draws.stream.substr(0, draws.stream.find('#')) + "#rht"), 0, static_cast<uint32_t>(draws.step), 0)[0];
+  const std::string weight = draws.stream.substr(0, draws.stream.find('#'));
+  if (s.stochastic || s.eden) r.rounding.key = philox_key(seed, draws.stream + (s.eden ? ".scale" : ""));
+  if (s.hadamard != 0 && s.signs == Signs::torchao) r.signs = kFixedSigns16;
+  if (s.hadamard != 0 && s.signs == Signs::random) {
+    const bool dgrad = draws.stream.ends_with(".dgrad");  // the signs of a linear layer's product
+    r.signs = RotationSigns(philox(philox_key(seed, weight + (dgrad ? "#rht.dgrad" : "#rht")), 0, static_cast<uint32_t>(draws.step), 0));
   }
   OperandCopies copies = halftone::quantize(x, transposed ? nullptr : &r, transposed ? &r : nullptr);
   return transposed ? copies.transposed : copies.row;

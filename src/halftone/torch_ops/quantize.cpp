@@ -153,8 +153,9 @@ bool folds(const OperandSpec& a, const OperandSpec& b, at::Device device) {
 
 // Rotated tokens need tokens with the same rotation.
 void check_rotations(const OperandSpec& a, const OperandSpec& b) {
-  check(a.hadamard == b.hadamard, "halftone.scaled_mm: expected operands of one rotation, found hadamard={} and hadamard={}", a.hadamard,
-        b.hadamard);
+  check(a.hadamard == b.hadamard && (a.hadamard == 0 || a.signs == b.signs),
+        "halftone.scaled_mm: expected operands of one rotation, found hadamard={} and hadamard={}, with signs {} and {}", a.hadamard,
+        b.hadamard, name_of(kSignsNames, a.signs), name_of(kSignsNames, b.signs));
 }
 void check_out_dtype(at::ScalarType type) {
   check(type == at::kFloat || type == at::kBFloat16, "halftone.scaled_mm: expected out_dtype float32 or bfloat16, found {}",

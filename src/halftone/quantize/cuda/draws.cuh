@@ -1,4 +1,5 @@
 #pragma once
+#include "halftone/formats/hadamard.h"
 #include "halftone/quantize/stochastic.h"
 
 namespace halftone::device {
@@ -67,8 +68,8 @@ __device__ __forceinline__ StepWords step_words(const Draws& d) {
 
 // Rotation signs, given or derived from the step in device memory (quantize/operand.h). Args: signs, signs_step and signs_key.
 template <class Args>
-__device__ __forceinline__ uint32_t rotation_signs(const Args& a) {
-  return a.signs_step == nullptr ? a.signs : philox(a.signs_key, 0, *a.signs_step)[0];
+__device__ __forceinline__ RotationSigns rotation_signs(const Args& a) {
+  return a.signs_step == nullptr ? a.signs : RotationSigns(philox(a.signs_key, 0, *a.signs_step));
 }
 
 // Rounds 0 and 1 of the group whose product with kPhilox0 is a. Groups of other keys share that product.

@@ -5,6 +5,7 @@
 #include "halftone/device/launch.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/formats/bf16_round.h"
+#include "halftone/formats/eden.h"
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/fp8_scale.h"
 #include "halftone/formats/hadamard.h"
@@ -30,7 +31,7 @@ struct Scratch {
   void* sums;                    // partial sums of ternary
   int32_t* tile_groups;          // map_groups
   float* fold;                   // with groups of rows: fold scales of every set
-  void* rotated;                 // [C, cols] in the dtype of x
+  void* rotated;                 // MS-EDEN: the rotated matrix in fp32
   uint16_t* macro;               // [macro blocks]: byte, bit 8 when poisoned
   float *factor, *zero, *scale;  // [groups]
   uint8_t* byte;                 // [groups]
@@ -38,7 +39,7 @@ struct Scratch {
 };
 
 struct Generic {
-  const void* x;  // [rows, cols] or, if rotated, [C, cols]
+  const void* x;  // [rows, cols], or the rotated matrix
   DType type;
   bool as_bf16;  // quantize/operand.h
   int64_t rows, cols, ld, given_cols;
@@ -89,7 +90,7 @@ Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpose
   r.tile_groups = reinterpret_cast<int32_t*>(take(has_groups(p) ? static_cast<size_t>(p.rows / kGroupRows) * 4 : 0));
   r.fold =
       reinterpret_cast<float*>(take(has_groups(p) && is_fold(copy.form) ? sets * static_cast<size_t>(std::max<int64_t>(s.R, 1)) * 4 : 0));
-  r.rotated = take(copy.spec.hadamard != 0 ? static_cast<size_t>(s.C * p.cols) * size_of(p.type) : 0);
+  r.rotated = take(copy.spec.eden ? static_cast<size_t>(s.R * s.C) * 4 : 0);
   r.macro = reinterpret_cast<uint16_t*>(take(copy.spec.two_level == TwoLevel::macro ? static_cast<size_t>(s.macros) * 2 : 0));
   r.factor = reinterpret_cast<float*>(take(static_cast<size_t>(s.groups) * 4));
   r.zero = reinterpret_cast<float*>(take(static_cast<size_t>(s.groups) * 4));
@@ -172,17 +173,18 @@ __device__ int block_errors(bool largest, int a) {
 }
 __device__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7FFFFFFFu; }
 
+// One thread per rotation group of a copy; out: the matrix that the copy's groups lie in.
 template <int kWidth>
-__global__ void rotate_kernel(Generic g, void* out, int64_t C) {
-  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (i >= C / kWidth * g.cols) return;
-  const int64_t column = i % g.cols, row = i / g.cols * kWidth;
+__global__ void rotate_kernel(Generic g, void* out, DType type) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, across = g.C / kWidth;
+  if (i >= g.R * across) return;
+  const int64_t r = g.transposed ? i % g.R : i / across, c = (g.transposed ? i / g.R : i % across) * kWidth;
   float v[kWidth];
-  for (int j = 0; j < kWidth; ++j) v[j] = row + j < g.rows ? given(g, row + j, column) : 0.0f;
+  for (int j = 0; j < kWidth; ++j) v[j] = plain_element(g, r, c + j);
   hadamard(v, rotation_signs(g.copy));
   for (int j = 0; j < kWidth; ++j) {
-    const int64_t at = (row + j) * g.cols + column;
-    if (g.type == DType::f32) {
+    const int64_t at = g.transposed ? (c + j) * g.R + r : r * g.C + c + j;
+    if (type == DType::f32) {
       static_cast<float*>(out)[at] = v[j];
     } else {
       static_cast<bf16*>(out)[at].bits = bf16_bits(v[j]);
@@ -293,6 +295,47 @@ __global__ void scales_kernel(Generic g) {
   }
 }
 
+__device__ uint16_t draw_of(const Generic& g, int64_t r, int64_t c) {
+  Rounding how = g.copy.rounding;
+  if (how.device_step != nullptr) how.step = *how.device_step;
+  return sr_bits16(how, g.transposed ? how.index(c, r, g.given_cols) : how.index(r, c, g.given_cols));
+}
+
+// MS-EDEN: one thread per rotation group, x: the rotated matrix.
+__global__ void eden_kernel(Generic g) {
+  const int width = g.copy.spec.hadamard, blocks = width / kEdenBlock;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; g.copy.outer != nullptr && i < max(g.row_groups.groups, int64_t{1});
+       i += int64_t{gridDim.x} * blockDim.x)
+    g.copy.outer[i] = eden_outer(width, g.amax[i]).scale;
+  const int64_t across = g.C / width;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < g.R * across; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t r = i / across, c0 = i % across * width;
+    const ScalePair outer = eden_outer(width, g.amax[set_of(g, r, c0)]);
+    bool bad = outer.scale != outer.scale;
+    float scales[128 / kEdenBlock], factors[128 / kEdenBlock];
+    EdenSums sums[128 / kEdenBlock];
+    for (int b = 0; b < blocks; ++b) {
+      uint32_t a = 0;
+      for (int e = 0; e < kEdenBlock; ++e) a = max(a, magnitude(plain_element(g, r, c0 + b * kEdenBlock + e)));
+      bad = bad || poisoned(a);
+      scales[b] = bad ? 0.0f : decode(Float::e4m3, eden_block_scale(a, outer)), factors[b] = eden_factor(scales[b], outer);
+      EdenSums of[kEdenBlock];
+      for (int e = 0; e < kEdenBlock; ++e) {
+        const float y = plain_element(g, r, c0 + b * kEdenBlock + e) * factors[b];
+        of[e] = {y * y, y * decode(Float::e2m1, encode(Float::e2m1, y))};
+      }
+      sums[b] = eden_weighted(eden_sum(of, kEdenBlock), scales[b]);
+    }
+    const float correction = eden_correction(eden_sum(sums, blocks));
+    for (int b = 0; b < blocks; ++b) {
+      const int64_t c = c0 + b * kEdenBlock, group = r * g.across + c / kEdenBlock;
+      const uint8_t byte = bad ? poison_code(Float::e4m3) : eden_rounded(scales[b], correction, draw_of(g, r, c));
+      g.scratch.factor[group] = bad ? quiet_nan() : factors[b], g.scratch.byte[group] = byte;
+      if (g.copy.scales != nullptr) static_cast<uint8_t*>(g.copy.scales)[group] = byte;
+    }
+  }
+}
+
 __device__ int64_t group_of(const Generic& g, int64_t r, int64_t c) {
   const int64_t first = g.of_set > 0 ? set_of(g, r, c) * g.of_set : 0;
   if (g.copy.spec.granularity == Granularity::tensor) return first;
@@ -321,14 +364,9 @@ __global__ void fold_kernel(Generic g) {
 __device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group) {
   const OperandSpec& s = g.copy.spec;
   const float v = scaled_element(g, r, c), factor = g.scratch.factor[group];
-  const bool chained = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
+  const bool chained = (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && !s.eden;
   const float y = chained ? fp4_scaled(s.chain, v, factor) : (s.element == Element::uint4 ? v - g.scratch.zero[group] : v) * factor;
-  uint16_t u = 0;
-  if (s.stochastic) {
-    Rounding how = g.copy.rounding;
-    if (how.device_step != nullptr) how.step = *how.device_step;
-    u = sr_bits16(how, g.transposed ? how.index(c, r, g.given_cols) : how.index(r, c, g.given_cols));
-  }
+  const uint16_t u = s.stochastic ? draw_of(g, r, c) : uint16_t{0};
   if (is_float(s.element)) return s.stochastic ? encode_sr(float_of(s.element), y, u) : encode(float_of(s.element), y);
   return static_cast<uint8_t>(s.stochastic ? encode_sr(int_range(s), y, u) : encode(int_range(s), y));
 }
@@ -401,6 +439,12 @@ __global__ void sets_amax_kernel(Generic g, uint32_t* out) {
   if (threadIdx.x == 0) atomicMax(out + g.scratch.tile_groups[blockIdx.x], a);
 }
 
+Generic generic_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  const Shape s = shape_of(p, copy, transposed);
+  return {p.x, p.type,       p.as_bf16,    p.rows,   p.cols,   p.ld,     p.cols, p.from, transposed, copy,           s.R,
+          s.C, s.group_rows, s.group_cols, s.across, s.groups, s.of_set, p.amax, {},     p.groups,   copy.fold_scale};
+}
+
 unsigned blocks_of(int64_t items) { return static_cast<unsigned>(std::clamp<int64_t>(items, 1, int64_t{1} << 20)); }
 
 }  // namespace
@@ -409,46 +453,48 @@ size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bo
   return plan(p, copy, transposed, nullptr).bytes;
 }
 
+cudaError_t rotate_matrix(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* out, DType type,
+                          cudaStream_t stream) {
+  const Generic g = generic_of(p, copy, transposed);
+  const auto blocks = static_cast<unsigned>(std::max<int64_t>(ceil_div(g.R * g.C / copy.spec.hadamard, 128), 1));
+  with_width(copy.spec.hadamard, [&]<int kWidth> { rotate_kernel<kWidth><<<blocks, 128, 0, stream>>>(g, out, type); });
+  return cudaGetLastError();
+}
+
 cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream) {
   const Shape s = shape_of(p, copy, transposed);
-  Generic g{p.x, p.type,       p.as_bf16,    p.rows,   p.cols,   p.ld,     p.cols, p.from, transposed, copy,           s.R,
-            s.C, s.group_rows, s.group_cols, s.across, s.groups, s.of_set, p.amax, {},     p.groups,   copy.fold_scale};
+  Generic g = generic_of(p, copy, transposed);
   g.scratch = plan(p, copy, transposed, workspace);
   const bool groups = has_groups(p);
   if (groups) g.fold = g.scratch.fold;
   cudaError_t status = cudaSuccess;
-  if (copy.spec.hadamard != 0) {
-    const int64_t columns = s.C / copy.spec.hadamard * p.cols;
-    const auto blocks = static_cast<unsigned>(std::max<int64_t>(ceil_div(columns, 128), 1));
-    if (copy.spec.hadamard == 32) {
-      rotate_kernel<32><<<blocks, 128, 0, stream>>>(g, g.scratch.rotated, s.C);
-    } else {
-      rotate_kernel<16><<<blocks, 128, 0, stream>>>(g, g.scratch.rotated, s.C);
-    }
-    g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols, g.from = {};
-  }
   if (groups) {
     const int64_t tiles = p.rows / kGroupRows;
     status = map_groups(p.groups, tiles, g.scratch.tile_groups, g.scratch.amax, sets_in(p), false, stream);
     if (tiles > 0) sets_amax_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(g, g.scratch.amax);
     g.amax = g.scratch.amax;
-  } else if (p.amax == nullptr || p.amax_parts != 1 || copy.spec.hadamard != 0) {
+  } else if (p.amax == nullptr || p.amax_parts != 1) {
     status = collect_amax(g.x, g.type, g.as_bf16, g.rows, g.cols, g.ld, g.scratch.amax, stream);
     g.amax = g.scratch.amax;
   }
-  if (status == cudaSuccess && p.found_amax != nullptr && copy.spec.hadamard == 0 && !groups) {
+  if (status == cudaSuccess && p.found_amax != nullptr && !groups) {
     status = cudaMemsetAsync(p.found_amax, 0, kAmaxParts * sizeof(uint32_t), stream);
     if (status == cudaSuccess) status = cudaMemcpyAsync(p.found_amax, g.amax, sizeof(uint32_t), cudaMemcpyDeviceToDevice, stream);
   }
   if (status == cudaSuccess && copy.spec.element == Element::ternary) {
-    QuantizeOperand whole = p;  // the rotated matrix if there is one: its sum equals the sum over the copy
-    whole.x = g.x, whole.ld = g.ld;
-    status = collect_ternary(whole, g.scratch.sums, g.scratch.ternary, g.scratch.tile_groups, stream);
+    status = collect_ternary(p, g.scratch.sums, g.scratch.ternary, g.scratch.tile_groups, stream);
   }
   if (status != cudaSuccess) return status;
   if (copy.spec.two_level == TwoLevel::macro && s.macros > 0) macro_kernel<<<blocks_of(s.macros), 128, 0, stream>>>(g, s.macros);
+  if (copy.spec.eden) {
+    status = rotate_matrix(p, copy, transposed, g.scratch.rotated, DType::f32, stream);
+    if (status != cudaSuccess) return status;
+    g.x = g.scratch.rotated, g.type = DType::f32, g.from = {};
+    (transposed ? g.rows : g.cols) = s.C, g.ld = g.cols;
+    eden_kernel<<<blocks_of(ceil_div(s.R * s.C / copy.spec.hadamard, 64)), 64, 0, stream>>>(g);
+  }
   const bool long_groups = copy.spec.granularity == Granularity::row || copy.spec.granularity == Granularity::tensor;
-  scales_kernel<<<blocks_of(s.groups), long_groups ? kThreads : 32, 0, stream>>>(g);
+  if (!copy.spec.eden) scales_kernel<<<blocks_of(s.groups), long_groups ? kThreads : 32, 0, stream>>>(g);
   if (is_fold(copy.form) && copy.fold_scale != nullptr) {
     const int64_t folds = std::max<int64_t>(s.R, 1) * sets_in(p);
     fold_kernel<<<static_cast<unsigned>(ceil_div(folds, kThreads)), kThreads, 0, stream>>>(g);

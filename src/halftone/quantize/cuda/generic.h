@@ -15,4 +15,7 @@ cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy
 size_t ternary_workspace(const QuantizeOperand& p);
 cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, int32_t* tile_groups, cudaStream_t stream);
 
+// Rotates the matrix along the copy's contraction: to out, [C, cols] for a transposed copy, else [rows, C], rounded to `type`.
+cudaError_t rotate_matrix(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* out, DType type, cudaStream_t stream);
+
 }  // namespace halftone::device

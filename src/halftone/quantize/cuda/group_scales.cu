@@ -1,3 +1,4 @@
+#include "halftone/formats/eden.h"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/rules.cuh"
 #include "halftone/quantize/operand_shape.h"
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) group_scales_kernel(const __grid_con
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < groups * vectors; i += step) {
     const int64_t set = i / vectors, r = i % vectors;
     const uint32_t tensor = d.tensor_amax != nullptr ? d.tensor_amax[set] : 0u;
-    if (r == 0 && d.outer != nullptr) d.outer[set] = fp4_outer(d.chain, d.range, d.two_level, tensor).scale;
+    if (r == 0 && d.outer != nullptr)
+      d.outer[set] = (d.eden ? eden_outer(d.hadamard, tensor) : fp4_outer(d.chain, d.range, d.two_level, tensor)).scale;
     const uint32_t* own = d.group_amax + set * d.set_words;
     if (scales != nullptr)
       scales[i] =

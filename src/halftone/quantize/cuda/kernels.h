@@ -33,6 +33,10 @@ void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
+// MS-EDEN copies (eden_kernel.cuh).
+template <class T, Form kForm>
+void launch_eden(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
+
 // Row-wise codes only, row scales, elements in bf16 or treated as bf16 (row_kernel.cu). Returns false, without a launch, if a row is too
 // long.
 bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream);
@@ -106,6 +110,8 @@ cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stre
   X(bf16, Coder::integer, Step::divide, 16, R, bf16)    \
   X(bf16, Coder::integer, Step::divide, 16, R, packed)  \
   X(float, Coder::integer, Step::divide, 16, R, any)
+
+#define HALFTONE_EDEN(X) X(bf16, any) X(bf16, bf16) X(bf16, packed) X(float, any)
 
 #define HALFTONE_INSTANTIATE_TILES(T, C, S, B, R, F) \
   template void launch_tiles<T, C, B, R, Form::F>(const TileArgs&, Copies, TileGrid, cudaStream_t);

@@ -18,7 +18,7 @@ struct Family {
   Coder coder;
   Step step;
   int block;
-  bool stochastic, tile;
+  bool stochastic, tile, eden = false;
   bool operator==(const Family&) const = default;
 };
 
@@ -34,13 +34,13 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   if (p.rows > kMostRows || (transposed && C > kMostRows)) return {};
   if (sets_of(p.groups) * p.cols > INT32_MAX / 2) return {};
   if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
-  if (s.stochastic && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
+  if ((s.stochastic || s.eden) && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
   const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile, tile = s.granularity == Granularity::tile;
   if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer && !blocks)) return {};
-  if (s.hadamard != 0 && ((!fp4 && s.element != Element::int4) || tile))
-    return {};  // blocks that share a scale would lie in different lanes
+  // Blocks that share a scale would lie in different lanes, rotated elements too.
+  if (s.hadamard != 0 && !s.eden && ((!fp4 && s.element != Element::int4) || tile || !transposed || s.hadamard > 32)) return {};
   const Coder coder = s.element == Element::e4m3   ? Coder::e4m3
                       : s.element == Element::e5m2 ? Coder::e5m2
                       : fp4                        ? Coder::e2m1
@@ -64,7 +64,7 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
     return f;
   }
   if (fp4 && (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && s.block == 16 && !is_fold(copy.form)) {
-    f.step = s.chain == Fp4Chain::alto ? Step::divide : Step::multiply;
+    f.step = s.chain == Fp4Chain::alto && !s.eden ? Step::divide : Step::multiply, f.eden = s.eden;
     return f;
   }
   return {};
@@ -119,9 +119,9 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element)) d.low = static_cast<float>(int_range(s).lowest), d.high = static_cast<float>(int_range(s).highest);
   if (p.groups.groups > 0 && (scales_by_group(copy, transposed) || copy.outer != nullptr)) d.tile_groups = tile_groups;
-  d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
+  d.hadamard = s.hadamard, d.eden = s.eden, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
+  if (s.stochastic || s.eden) d.draws = make_draws(copy.rounding, p.cols);
   if (s.stochastic) {
-    d.draws = make_draws(copy.rounding, p.cols);
     d.draw_constant = s.element == Element::e4m3   ? draw_constant<Coder::e4m3>()
                       : s.element == Element::e5m2 ? draw_constant<Coder::e5m2>()
                       : s.element == Element::e2m1 ? draw_constant<Coder::e2m1>()
@@ -137,10 +137,11 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
     d.scale_pair = m.ternary;
     return;
   }
-  if (s.hadamard != 0) ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
+  const bool rotated = uses_rotated_amax(s);
+  if (rotated) ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
   if (d.per_tensor || s.two_level == TwoLevel::tensor || copy.form == ValueForm::fold_e5m2) {
     d.tensor_parts = d.tile_groups == nullptr ? kStatisticsParts : 1;
-    if (s.hadamard != 0) {
+    if (rotated) {
       d.tensor_amax = ask.rotated = m.rotated;
     } else if (d.tile_groups != nullptr) {
       d.tensor_amax = ask.tensor = m.tensor;
@@ -155,7 +156,7 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
   if (transposed && d.tile_groups != nullptr) d.set_words = d.R * (by_sign ? 2 : 1);
   if (!transposed) {
     d.group_amax = ask.row = m.row, ask.by_sign_row = by_sign;
-  } else if (s.hadamard != 0) {
+  } else if (rotated) {
     d.group_amax = ask.rotated_column = m.column;
   } else {
     d.group_amax = ask.column = m.column, ask.by_sign_column = by_sign;
@@ -170,6 +171,7 @@ struct Kernel {
   Launch launch;
 };
 #define HALFTONE_TILE_KERNEL(T, C, S, B, R, F) {dtype_of<T>, {C, S, B, R, false}, Form::F, launch_tiles<T, C, B, R, Form::F>},
+#define HALFTONE_EDEN_KERNEL(T, F) {dtype_of<T>, {Coder::e2m1, Step::multiply, 16, false, false, true}, Form::F, launch_eden<T, Form::F>},
 #define HALFTONE_BLOCK_KERNEL(T, C, S, B, R, F) {dtype_of<T>, {C, S, B, R, false}, Form::F, launch_blocks<T, C, S, B, R, Form::F>},
 template <class T>
 constexpr DType dtype_of = sizeof(T) == 2 ? DType::bf16 : DType::f32;
@@ -181,7 +183,7 @@ constexpr Kernel kKernels[] = {
                     HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, false)
                         HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
                             HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_INTEGER(HALFTONE_BLOCK_KERNEL, false)
-                                HALFTONE_BLOCKS_INTEGER(HALFTONE_BLOCK_KERNEL, true)};
+                                HALFTONE_BLOCKS_INTEGER(HALFTONE_BLOCK_KERNEL, true) HALFTONE_EDEN(HALFTONE_EDEN_KERNEL)};
 
 // Kernel for the form if instantiated, else the Form::any kernel.
 Launch kernel_of(DType type, Family f, Form form) {
@@ -295,7 +297,36 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   return cudaGetLastError();
 }
 
+// Whether the matrix is rotated before it is quantised: no kernel rotates it as it reads it.
+bool rotates_first(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  return uses_rotated_amax(copy.spec) && !family_of(p, copy, transposed);
+}
+// The request without that copy, and with the copy alone, of the rotated matrix at `rotated`, which takes rotated_bytes.
+QuantizeOperand without(QuantizeOperand p, bool transposed) {
+  (transposed ? p.want_transposed : p.want_row) = false;
+  return p;
+}
+QuantizeOperand of_rotated(const QuantizeOperand& p, bool transposed, void* rotated) {
+  QuantizeOperand q = without(p, !transposed);
+  QuantizedCopy& copy = transposed ? q.transposed : q.row;
+  const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
+  q.x = rotated, (transposed ? q.rows : q.cols) = C, q.ld = q.cols;
+  q.amax = nullptr, q.amax_parts = 1, q.found_amax = nullptr, q.from = {};
+  copy.spec.hadamard = 0;
+  if (copy.rounding.row_length == 0) copy.rounding.row_length = p.cols;
+  return q;
+}
+size_t rotated_bytes(const QuantizeOperand& q) { return (static_cast<size_t>(q.rows * q.cols) * size_of(q.type) + 255) / 256 * 256; }
+
 cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) {
+  for (const bool transposed : {false, true}) {
+    const QuantizedCopy& copy = transposed ? p.transposed : p.row;
+    if (!(transposed ? p.want_transposed : p.want_row) || !rotates_first(p, copy, transposed)) continue;
+    const QuantizeOperand q = of_rotated(p, transposed, workspace);
+    cudaError_t status = rotate_matrix(p, copy, transposed, workspace, p.type, stream);
+    if (status == cudaSuccess) status = run(q, static_cast<uint8_t*>(workspace) + rotated_bytes(q), stream);
+    return status == cudaSuccess ? run(without(p, transposed), workspace, stream) : status;
+  }
   const Plan plan = plan_of(p);
   const Scratch m = scratch_in(p, workspace);
   if (plan.together) return run_kernel(p, *plan.row, Copies::both, m, stream);
@@ -311,6 +342,11 @@ cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) 
 }
 
 size_t workspace_of(const QuantizeOperand& p) {
+  for (const bool transposed : {false, true}) {
+    if (!(transposed ? p.want_transposed : p.want_row) || !rotates_first(p, transposed ? p.transposed : p.row, transposed)) continue;
+    const QuantizeOperand q = of_rotated(p, transposed, nullptr);
+    return std::max(rotated_bytes(q) + workspace_of(q), workspace_of(without(p, transposed)));
+  }
   const Plan plan = plan_of(p);
   size_t bytes = plan.row || plan.transposed ? scratch_in(p, nullptr).bytes : 0;
   if (p.want_row && !plan.row) bytes = std::max(bytes, generic_workspace(p, p.row, false));

@@ -38,7 +38,7 @@ struct RowFlips {
   uint4 words[8];
   template <class Args>
   __device__ __forceinline__ void fill(const Args& a, int width, int lane) {
-    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31;
+    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a).word[0] >> (lane & (width - 1)) << 31;
     __syncwarp();
   }
 };

@@ -28,7 +28,7 @@ struct StatisticsArgs {
   uint32_t* column;          // [cols] or [2, cols]
   uint32_t* rotated_column;  // [cols]
   int hadamard;
-  uint32_t signs;
+  RotationSigns signs;
   const uint32_t* signs_step;  // quantize/operand.h
   PhiloxKey signs_key;
   // Set by collect_statistics.

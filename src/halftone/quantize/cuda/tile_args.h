@@ -32,7 +32,8 @@ struct CopyArgs {
   bool tile, per_tensor, pow2, wide, fixed_clip;  // wide: ue5m3 block scales
   float scale_floor, low, high;                   // integers only
   int hadamard;
-  uint32_t signs;
+  bool eden;
+  RotationSigns signs;
   const uint32_t* signs_step;
   PhiloxKey signs_key;
   Draws draws;
