@@ -245,6 +245,8 @@ inline const std::vector<Row>& rows() {
       {"quantize.use_2dblock_x", "true", run, "", "bin", {"--quantize.scheme=mxfp4", "--quantize.use_hadamard=false"}},
       {"quantize.use_2dblock_w", "false", run, "", "bin", kScheme4},
       {"quantize.use_hadamard", "false", run, "", "bin", kScheme4},
+      {"quantize.hadamard_width", "64", run, "", "bin", kScheme4},
+      {"quantize.hadamard_signs", "deterministic", run, "", "bin", kScheme4},
       {"quantize.use_sr_grad", "false", run, "", "bin", kScheme4},
       {"quantize.use_dge", "true", run, "", "bin", kScheme4},
       {"quantize.two_level_scaling", "blockwise", run, "", "bin", kScheme4},

@@ -97,6 +97,8 @@ struct RecipeOptions {
   std::optional<bool> use_2dblock_x, use_2dblock_w, use_hadamard, use_sr_grad, use_dge;
   std::optional<std::string> two_level_scaling, clip_mode;
   std::optional<bool> use_uos;
+  std::optional<int64_t> hadamard_width;
+  std::optional<std::string> hadamard_signs;
   std::optional<std::string> scale_mode, scale_choice, scale_choice_error;
   std::string style = "alto";
   std::optional<bool> wgrad_hp, x_hp, w_hp, dy_hp;

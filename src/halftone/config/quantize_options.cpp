@@ -97,6 +97,13 @@ Objection deosc_detail(const S& s, std::string_view option) {
   return {" has no effect while quantize.deosc_step is 0", "deosc_step"};
 }
 
+Objection rotation_detail(const S& s, std::string_view option) {
+  if (s.value(option).is_null()) return {};
+  if (s.on("style")) return {" does not go with quantize.style = torchao, which fixes the transform", "style"};
+  if (!s.has("use_hadamard") || s.resolved("use_hadamard") == true) return {};
+  return {" has no effect without quantize.use_hadamard", "use_hadamard"};
+}
+
 Words schemes_with(std::string_view option) {
   Words names;
   for (const Scheme& s : kLinearRecipes) {
@@ -129,6 +136,24 @@ std::vector<RecipeOption> option_rows() {
                           {"grad_weight", kNotQuantised},
                           {"x_hp", kOneOfTwo},
                           {"dy_hp", kOneOfTwo}};
+  row("hadamard_width", &O::hadamard_width, "", "elements that a Hadamard transform mixes: 16, 32, 64 or 128").apply = [](L& l,
+                                                                                                                          const O& o) {
+    for (OperandSpec* s : operands_of(l)) s->hadamard = s->hadamard != 0 ? static_cast<int>(*o.hadamard_width) : 0;
+  };
+  rows.back().objection = [](const S& s) -> Objection {
+    const Json set = s.value("hadamard_width");
+    if (!set.is_null() && set != 16 && set != 32 && set != 64 && set != 128)
+      return {fmt::format(" must be 16, 32, 64 or 128, found {}", plain_text(set))};
+    return rotation_detail(s, "hadamard_width");
+  };
+  row("hadamard_signs", &O::hadamard_signs, "", "signs of a Hadamard transform: drawn every step, none, or torchao's 16",
+      words_of(kSignsNames))
+      .apply = [](L& l, const O& o) { set_all(l, &OperandSpec::signs, *find_named(kSignsNames, *o.hadamard_signs)); };
+  rows.back().objection = [](const S& s) -> Objection {
+    if (s.value("hadamard_signs") == "torchao" && s.value("hadamard_width") != 16)
+      return {" = torchao needs quantize.hadamard_width = 16", "hadamard_width"};
+    return rotation_detail(s, "hadamard_signs");
+  };
   row("use_sr_grad", &O::use_sr_grad, "false", "stochastic rounding of dY").apply = [](L& l, const O& o) {
     l.linear.dy_dgrad.stochastic = l.linear.dy_wgrad.stochastic = *o.use_sr_grad;
   };
@@ -183,7 +208,8 @@ std::vector<RecipeOption> option_rows() {
   };
   row("style", &O::style, "", "alto, or torchao = torchao's NVFP4 recipe", words_of(kChainNames)).apply = [](L& l, const O& o) {
     set_all(l, &OperandSpec::chain, *find_named(kChainNames, o.style));
-    if (l.linear.w_forward.chain == Fp4Chain::torchao) set_wgrad(l, &OperandSpec::hadamard, 16);
+    if (l.linear.w_forward.chain == Fp4Chain::torchao)
+      set_wgrad(l, &OperandSpec::hadamard, 16), set_wgrad(l, &OperandSpec::signs, Signs::torchao);
   };
   row("wgrad_hp", &O::wgrad_hp, "false", "wgrad operands stay bf16").apply = [](L& l, const O& o) {
     leave_hp(l.linear.dy_wgrad, l.linear.x_wgrad, *o.wgrad_hp);

@@ -2,8 +2,8 @@
 #include <string>
 #include <string_view>
 
-#include "halftone/formats/recipe.h"
 #include "halftone/config/layer_recipe.h"
+#include "halftone/formats/recipe.h"
 
 namespace halftone::library {
 
