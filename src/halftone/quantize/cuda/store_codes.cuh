@@ -40,13 +40,16 @@ __device__ __forceinline__ uint2 fp8_values(uint32_t codes, float scale) {
 // Values of four codes in bytes times a scale; integers are exact as fp32.
 template <Coder kCoder>
 __device__ __forceinline__ uint2 byte_values(uint32_t codes, float scale) {
-  if constexpr (kCoder != Coder::integer) return fp8_values<float_of(kCoder)>(codes, scale);
-  float v[4];
+  if constexpr (kCoder != Coder::integer) {
+    return fp8_values<float_of(kCoder)>(codes, scale);
+  } else {
+    float v[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // 2^23 + 128 + code
-    v[i] = __uint_as_float(__byte_perm(codes ^ 0x80808080u, 0x4B000000u, 0x7440 + i)) - (0x1p23f + 128.0f);
+    for (int i = 0; i < 4; ++i) {  // 2^23 + 128 + code
+      v[i] = __uint_as_float(__byte_perm(codes ^ 0x80808080u, 0x4B000000u, 0x7440 + i)) - (0x1p23f + 128.0f);
+    }
+    return {bf16_words(v[0] * scale, v[1] * scale), bf16_words(v[2] * scale, v[3] * scale)};
   }
-  return {bf16_words(v[0] * scale, v[1] * scale), bf16_words(v[2] * scale, v[3] * scale)};
 }
 
 __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
