@@ -32,6 +32,9 @@ JobConfig all_changed() {
           if constexpr (std::is_same_v<T, NamedTables>) *p = {{"web", {{"weight", 0.5}, {"path", std::string("a")}}}};
           if constexpr (std::is_same_v<T, std::vector<ParamGroup>>) *p = {{"re", "SGD", {{"lr", 1.0}}}};
           if constexpr (std::is_same_v<T, QuantizeScheme>) *p = {"none", {{"nvfp4", {"a"}}, {"int8", {"b", "c"}}}};
+          if constexpr (std::is_same_v<T, std::vector<QuantizePhase>>) {
+            EXPECT_EQ(set_phase(p->emplace_back(), {{"from", 0.9}, {"scheme", "int8"}, {"use_sr_grad", true}}), "");
+          }
         },
         f.value);
   }

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "halftone/config/field.h"
 
 namespace halftone {
@@ -95,10 +97,10 @@ const std::vector<RecipeOption>& recipe_options();
 // of recipe_options().
 struct RecipeOptions {
   std::optional<bool> use_2dblock_x, use_2dblock_w, use_hadamard, use_sr_grad, use_dge;
-  std::optional<std::string> two_level_scaling, clip_mode;
-  std::optional<bool> use_uos;
   std::optional<int64_t> hadamard_width;
   std::optional<std::string> hadamard_signs;
+  std::optional<std::string> two_level_scaling, clip_mode;
+  std::optional<bool> use_uos;
   std::optional<std::string> scale_mode, scale_choice, scale_choice_error;
   std::string style = "alto";
   std::optional<bool> wgrad_hp, x_hp, w_hp, dy_hp;
@@ -119,6 +121,26 @@ struct RecipeOptions {
   }
 };
 
+// An entry of quantize.phases: from a step on, other schemes or options for the layers that it selects (config/quantize_phases.h).
+struct QuantizePhase : RecipeOptions {
+  std::string from;  // "2000": a step; "90%" or "0.9": behind this share of the run; empty: from the start
+  double first_layers = 0, last_layers = 0;
+  QuantizeScheme scheme;
+  StringList targets, ignore;
+  StringList stated;  // names of the fields that the entry sets, in its order
+  bool states(std::string_view field) const { return std::find(stated.begin(), stated.end(), field) != stated.end(); }
+
+  static void fields(auto& self, auto&& field) {
+    field("from", self.from, "first step, or the share of the run before it", {.lenient = true});
+    field("first_layers", self.first_layers, "of the first blocks alone: a count, or a fraction < 1 rounded up", {.min = 0});
+    field("last_layers", self.last_layers, "of the last blocks alone", {.min = 0});
+    field("scheme", self.scheme, "as quantize.scheme");
+    field("targets", self.targets, "as quantize.targets", {.lenient = true});
+    field("ignore", self.ignore, "as quantize.ignore", {.lenient = true});
+    RecipeOptions::fields(self, field);
+  }
+};
+
 struct QuantizeConfig : RecipeOptions {
   QuantizeScheme scheme;
   StringList targets = {"Linear"};
@@ -127,6 +149,8 @@ struct QuantizeConfig : RecipeOptions {
   std::optional<std::string> recipe_text;  // content of the recipe file; not a field, saved beside the fields in checkpoints
   double skip_first_layers = 0;
   double skip_last_layers = 0;
+  std::vector<QuantizePhase> phases;
+  std::optional<size_t> phase;  // not a field: the recipes of this phase whatever the step (quantize_phases.h)
   int64_t group_align = 0;
   QuantizeLinearConfig linear;
   QuantizeGroupedConfig grouped_mm;
@@ -145,6 +169,10 @@ struct QuantizeConfig : RecipeOptions {
           {.mark = E, .min = 0, .scope = run});
     field("skip_last_layers", self.skip_last_layers, "last blocks that stay unquantized: a count, or a fraction < 1 rounded up",
           {.mark = E, .min = 0, .scope = run});
+    field("phases", self.phases,
+          "other recipes from a step on or by depth: [[quantize.phases]] with from = 2000, \"90%\" or 0.9, first_layers, last_layers, "
+          "scheme, targets, ignore and options; without a scheme, options of those in effect",
+          {.mark = E});
     field("group_align", self.group_align, "padding of each expert's rows", {.min = 0});
     field("linear", self.linear, "torchtitan's converters of linear layers");
     field("grouped_mm", self.grouped_mm, "torchtitan's converters of experts");

@@ -184,9 +184,10 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
   if (sources.size() <= 1 && known) {
     const std::string_view source = sources.empty() ? "quantize.scheme" : sources[0];
-    if (sources.empty()) check_idle(j, c, true);
+    if (sources.empty() && q.phases.empty()) check_idle(j, c, true);
     if (source == "quantize.scheme") {
-      if (std::all_of(schemes.begin(), schemes.end(), [](std::string_view s) { return s == "bf16"; })) check_idle(j, c, false);
+      const bool idle = std::all_of(schemes.begin(), schemes.end(), [](std::string_view s) { return s == "bf16"; });
+      if (idle && q.phases.empty()) check_idle(j, c, false);
       check_options(q, c);
     } else {
       check_options_beside(j, source, c);

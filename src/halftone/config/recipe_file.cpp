@@ -26,6 +26,7 @@ constexpr std::string_view kPostTraining =
     "QuantizationModifier GPTQModifier AWQModifier SelfDistillationModifier WandaModifier SparseGPTModifier MagnitudeModifier AdmmModifier "
     "AlpsModifier ObsModifier WandaStructuredModifier AdmmStructuredModifier CosineSimilarityModifier";
 constexpr std::string_view kUnused = "index group start end update";
+constexpr std::string_view kOfPhases = "from first_layers last_layers";
 
 class Reader {
  public:
@@ -99,8 +100,15 @@ class Reader {
     const ConfigIndex index = index_config(job);
     std::vector<std::string_view> known;
     for (const FieldEntry& field : index.fields) {
-      if (section_of(field.name) == "quantize" && field.name != "quantize.recipe") known.push_back(leaf_of(field.name));
+      const bool elsewhere = field.name == "quantize.recipe" || field.name == "quantize.phases";
+      if (section_of(field.name) == "quantize" && !elsewhere) known.push_back(leaf_of(field.name));
     }
+    Json phase = Json::object();
+    for (const auto& [key, value] : arguments.items()) {
+      if (!find_word(kUnused, key)) phase[key] = value;
+    }
+    if (std::ranges::any_of(phase.items(), [](const auto& item) { return find_word(kOfPhases, item.key()).has_value(); }))
+      return add_phase(phase, job.quantize, path);
     std::map<std::string, std::string> origin;
     std::set<std::string> refused;
     for (const auto& [key, value] : arguments.items()) {
@@ -136,6 +144,12 @@ class Reader {
     }
     check_quantize(job, context);
     modifiers_.push_back({job.quantize, place(path)});
+  }
+
+  void add_phase(const Json& arguments, const QuantizeConfig& defaults, const std::string& path) {
+    RecipeModifier m{defaults, place(path), QuantizePhase()};
+    if (const std::string wrong = set_phase(*m.phase, arguments); !wrong.empty()) problem(path, "{}", wrong);
+    modifiers_.push_back(std::move(m));
   }
 
   std::string_view name_;

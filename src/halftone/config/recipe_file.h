@@ -8,10 +8,11 @@
 namespace halftone {
 
 // One LowPrecisionTrainingModifier of a recipe file: its options of [quantize], with preset "alto" unless it names another. `place` is
-// "FILE:LINE" for messages.
+// "FILE:LINE" for messages. With from, first_layers or last_layers it is a phase, and `options` are the defaults of a modifier.
 struct RecipeModifier {
   QuantizeConfig options;
   std::string place;
+  std::optional<QuantizePhase> phase{};
 };
 
 // Recipe files in llm-compressor's style, YAML or JSON (platform.md 3.4): stages (keys ending in _stage) hold groups (_modifiers), which

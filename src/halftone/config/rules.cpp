@@ -128,6 +128,7 @@ void check_rules(const JobConfig& config, const RuleContext& context) {
   check_sense(config, context);
   check_parallelism(config, context);
   check_quantize(config, context);
+  check_phases(config, context);
 }
 
 }  // namespace halftone

@@ -42,6 +42,8 @@ void check_parallelism(const JobConfig& config, const RuleContext& context);
 // with one [compat] line for each that is not the default.
 void drop_options_of_no_scheme(JobConfig& config, const RuleContext& context);
 void check_quantize(const JobConfig& config, const RuleContext& context);
+// Entries of quantize.phases, and those of a recipe file if its text was read.
+void check_phases(const JobConfig& config, const RuleContext& context);
 // Fields that contradict the file of quantize.recipe.
 void check_beside_recipe(const JobConfig& config, const std::vector<RecipeModifier>& modifiers, const RuleContext& context);
 // Whether a recipe file or converters define the quantization, which forbids most fields of [quantize].

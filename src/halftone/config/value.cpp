@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include "halftone/config/names.h"
+
 namespace halftone {
 namespace {
 
@@ -154,6 +156,16 @@ std::string set(QuantizeScheme& out, const Json& v, const FieldInfo&) {
   return "";
 }
 
+std::string set(std::vector<QuantizePhase>& out, const Json& v, const FieldInfo&) {
+  out.clear();
+  if (!v.is_array()) return expected("a list of tables {from, scheme, ...}", v);
+  for (const Json& item : v) {
+    if (std::string problem = set_phase(out.emplace_back(), item); !problem.empty())
+      return fmt::format("entry {}: {}", out.size() - 1, problem);
+  }
+  return "";
+}
+
 template <class T>
 std::string set(std::optional<T>& out, const Json& v, const FieldInfo& info) {
   out.reset();
@@ -191,6 +203,16 @@ Json get(const QuantizeScheme& x) {
   if (x.table.empty()) return x.name;
   Json out = Json::object();
   for (const auto& [scheme, targets] : x.table) out[scheme] = targets;
+  return out;
+}
+
+Json get(const std::vector<QuantizePhase>& x) {
+  Json out = Json::array();
+  for (QuantizePhase phase : x) {
+    Json& item = out.emplace_back(Json::object());
+    const ConfigIndex index = index_phase(phase);
+    for (const std::string& name : phase.stated) item[name] = get_value(*index.find_field("quantize." + name));
+  }
   return out;
 }
 
@@ -324,6 +346,8 @@ std::string parse(const OptionTable&, std::string_view t, Json& out) { return pa
 std::string parse(const NamedTables&, std::string_view t, Json& out) { return parse_json(t, "tables by name", out); }
 std::string parse(const std::vector<ParamGroup>&, std::string_view t, Json& out) { return parse_json(t, "a list of tables", out); }
 
+std::string parse(const std::vector<QuantizePhase>&, std::string_view t, Json& out) { return parse_json(t, "a list of tables", out); }
+
 std::string parse(const QuantizeScheme&, std::string_view t, Json& out) {
   if (t.starts_with('{')) return parse_json(t, "a table", out);
   out = std::string(t);
@@ -350,6 +374,7 @@ std::string name_of(const std::vector<StringList>&) { return "list[list[str]]"; 
 std::string name_of(const OptionTable&) { return "table"; }
 std::string name_of(const NamedTables&) { return "tables by name"; }
 std::string name_of(const std::vector<ParamGroup>&) { return "list of tables"; }
+std::string name_of(const std::vector<QuantizePhase>&) { return "list of tables"; }
 std::string name_of(const QuantizeScheme&) { return "str or table"; }
 template <class T>
 std::string name_of(const std::optional<T>&) {
@@ -372,6 +397,25 @@ std::string set_value(const FieldEntry& field, const Json& value) {
         return problem;
       },
       field.value);
+}
+
+std::string set_phase(QuantizePhase& phase, const Json& table) {
+  if (!table.is_object()) return expected("a table {from, scheme, ...}", table);
+  const ConfigIndex index = index_phase(phase);
+  std::vector<std::string_view> known;
+  for (const FieldEntry& f : index.fields) known.push_back(leaf_of(f.name));
+  for (const auto& [key, value] : table.items()) {
+    const FieldEntry* field = index.find_field("quantize." + key);
+    if (field == nullptr) return fmt::format("unknown option {} of a phase{}", shown(key), nearest_word(key, known));
+    const bool fraction = key == "from" && value.is_number_float();
+    if (std::string problem = set_value(*field, fraction ? Json(value.dump()) : value); !problem.empty()) {
+      if (value.is_string() && problem.starts_with("expected one of"))
+        problem += nearest_word(value.get<std::string>(), field->info.choices);
+      return fmt::format("{}: {}", key, problem);
+    }
+    phase.stated.push_back(key);
+  }
+  return "";
 }
 
 Json get_value(const FieldEntry& field) {

@@ -14,6 +14,8 @@ using Json = nlohmann::ordered_json;
 // Stores `value` in the field and returns "", or returns what is wrong with it ("expected ..., found ...").
 std::string set_value(const FieldEntry& field, const Json& value);
 Json get_value(const FieldEntry& field);
+// Reads a new entry of quantize.phases; the result as of set_value.
+std::string set_phase(QuantizePhase& phase, const Json& table);
 const Json& default_value(std::string_view name);  // of the field with this dotted name
 
 // Parses a word of the command line for the field. Returns what is wrong with it, or "".

@@ -151,6 +151,12 @@ ConfigIndex index_options(RecipeOptions& options) {
   return index;
 }
 
+ConfigIndex index_phase(QuantizePhase& phase) {
+  ConfigIndex index;
+  collect(phase, "quantize.", index);
+  return index;
+}
+
 const FieldEntry* ConfigIndex::find_field(std::string_view name) const {
   for (const FieldEntry& f : fields) {
     if (f.name == name) return &f;

@@ -9,10 +9,10 @@
 namespace halftone {
 
 // The types of settings.
-using FieldPointer =
-    std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*, std::optional<int64_t>*, std::optional<double>*,
-                 std::optional<std::string>*, StringList*, std::optional<StringList>*, std::vector<StringList>*,
-                 std::optional<std::vector<StringList>>*, OptionTable*, NamedTables*, std::vector<ParamGroup>*, QuantizeScheme*>;
+using FieldPointer = std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*, std::optional<int64_t>*,
+                                  std::optional<double>*, std::optional<std::string>*, StringList*, std::optional<StringList>*,
+                                  std::vector<StringList>*, std::optional<std::vector<StringList>>*, OptionTable*, NamedTables*,
+                                  std::vector<ParamGroup>*, QuantizeScheme*, std::vector<QuantizePhase>*>;
 
 struct FieldEntry {
   std::string name;  // dotted: "training.dataloader.packing"
@@ -38,6 +38,8 @@ struct ConfigIndex {
 ConfigIndex index_config(JobConfig& config);
 // The options of one scheme, named as in a configuration: "quantize.use_hadamard".
 ConfigIndex index_options(RecipeOptions& options);
+// All fields of an entry of quantize.phases, named alike.
+ConfigIndex index_phase(QuantizePhase& phase);
 
 // "training.dataloader.packing" -> "training.dataloader" and "packing"; a name without a dot has the section "".
 std::string_view section_of(std::string_view name);
