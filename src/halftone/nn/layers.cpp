@@ -45,6 +45,7 @@ void Linear::tie(Parameter& owner) {
 void Linear::set_recipe(const LayerRecipe& recipe) {
   constexpr double kSideStd = 0.02;
   fused_.recipe = recipe.linear, deosc_ = recipe.deosc;
+  fused_.prepared.reset(), fused_.logged = {};
   if (recipe.linear.w_forward.stored) {
     check(owner_ == nullptr,
           "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding; add {} to quantize.ignore",
@@ -139,7 +140,11 @@ at::Tensor Siblings::enter(const Activation& x, const StepContext& step, const P
 std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().fused.dy_amax : nullptr; }
 
 void Siblings::regroup() {
-  if (!parts_.empty()) return;
+  const auto current = [](const Part& part) {
+    return std::ranges::all_of(part.linears, [&](const Linear* l) { return l->recipe() == part.fused.recipe; });
+  };
+  if (!parts_.empty() && std::ranges::all_of(parts_, current)) return;
+  parts_.clear();
   for (Linear* l : linears_) {
     const bool joins = !parts_.empty() && !l->has_norm() && parts_.back().fused.recipe == l->recipe() &&
                        parts_.back().linears.front()->has_side() == l->has_side() && !parts_.back().linears.front()->has_norm();

@@ -87,6 +87,7 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
         "quantize.scheme: {} supports linear layers only; {} are experts, add GroupedExperts to quantize.ignore", r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which have none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;
+  for (FusedLinears* f : {&gate_up_, &down_}) f->prepared.reset(), f->slices.reset(), f->logged = {};
   // De-oscillation needs all elements that share a scale on one rank.
   const bool of_whole = r.w_forward.granularity == Granularity::tensor || r.w_forward.two_level == TwoLevel::tensor;
   for (Parameter* p : weights_) {

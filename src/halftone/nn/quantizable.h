@@ -16,7 +16,8 @@ class QuantizableLayer : public Module {
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual const LinearRecipe& recipe() const = 0;
-  // Call before parameters are materialised. Error naming the option that this kind of layer does not support.
+  // Frees what it prepared for another recipe. After parameters are materialised, only to one that their storage suits (RecipeSchedule).
+  // Error naming the option that this kind of layer does not support.
   virtual void set_recipe(const LayerRecipe& recipe) = 0;
   // The parameters that recipe() quantises, each [out, in] or a stack of such.
   virtual std::vector<Parameter*> weights() = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -105,6 +106,13 @@ void check_matches(const RecipeRule& rule, const Matching& matching, const std::
   }
 }
 
+// Whether the rule's depth ranges contain the module.
+bool in_range(const Module& m, const RecipeRule& rule, int64_t layers) {
+  return std::ranges::all_of(rule.within, [&](const DepthRange& r) {
+    return m.block() >= 0 && (m.block() < block_count(r.first, layers) || m.block() >= layers - block_count(r.last, layers));
+  });
+}
+
 // Two rules for one layer, as messages name them.
 std::string both(const RecipeRule& a, const RecipeRule& b) {
   if (a.scheme != b.scheme) return fmt::format("two schemes, {} and {}", a.scheme, b.scheme);
@@ -123,15 +131,21 @@ std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes
   return apply_recipes(model, recipes, layers, hardware_of(device));
 }
 
-std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, Hardware hardware) {
+std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes, int64_t layers, Hardware hardware, LayerRecipes* given) {
   std::vector<Module*> modules;
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
+  std::vector<RecipeRule> rules = recipes.rules;
+  std::ranges::stable_sort(rules, std::greater(), &RecipeRule::order);
   std::vector<std::string> lines;
   std::map<const Module*, const RecipeRule*> taken;
   std::set<const Module*> targeted;
   std::vector<Linear*> with_norms;
+  const auto replaced = [&](const Module& m, const RecipeRule& rule) {
+    const auto found = taken.find(&m);
+    return found != taken.end() && found->second->order > rule.order;
+  };
   bool any = false;
-  for (const RecipeRule& rule : recipes.rules) {
+  for (const RecipeRule& rule : rules) {
     if (rule.scheme == "none") continue;
     any = true;
     const Matching matching(rule);
@@ -146,6 +160,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes
     for (Module* m : modules) {
       auto* layer = dynamic_cast<QuantizableLayer*>(m);
       if (!layer || (!rule.kind.empty() && layer->kind() != rule.kind) || !matches_any(*m, matching.targets)) continue;
+      if (!in_range(*m, rule, layers) || replaced(*m, rule)) continue;
       targeted.insert(m);
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
@@ -190,11 +205,14 @@ std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes
             "{}quantize.lora_rank: {} has {} inputs and {} outputs, expected a rank of at most {}, found {}", rule.place, m->fqn(), k, n,
             std::min(k, n), recipe->lora_rank);
       layer->set_recipe(*recipe);
+      if (given != nullptr) given->insert_or_assign(layer, *recipe);
       auto* linear = dynamic_cast<Linear*>(layer);
       deoscillates = deoscillates || (linear != nullptr && linear->deoscillation().step > 0);
       if (recipe->scheme.family->own_norms) with_norms.push_back(linear);
       ++quantized[layer->kind()];
     }
+    check(rule.order == 0 || !quantized.empty(), "{}{} is for no layer{}; drop the phase, or widen its targets or depth", rule.place,
+          rule.scheme, left.text());
     if (quantized.empty()) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());
     lines.push_back(start_line(rule, quantized, left));
     if (!recipe || !recipe->linear.quantized() || quantized.empty()) continue;

@@ -5,7 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/config/quantize_options.h"
-#include "halftone/config/recipe_file.h"
+#include "halftone/config/quantize_phases.h"
 
 namespace halftone::nn {
 namespace {
@@ -25,23 +25,18 @@ RecipeRule rule_of(const QuantizeConfig& q, const std::string& scheme, const Str
   return r;
 }
 
-void add_rules(RecipeRules& recipes, const QuantizeConfig& q, const std::string& place) {
-  if (q.scheme.table.empty() && !q.scheme.is_none()) recipes.rules.push_back(rule_of(q, q.scheme.name, q.targets, place));
-  for (const auto& [scheme, targets] : q.scheme.table) recipes.rules.push_back(rule_of(q, scheme, targets, place));
-}
-
-void add_modifiers(RecipeRules& recipes, const QuantizeConfig& q) {
-  for (const RecipeModifier& modifier : recipe_modifiers(q)) {
-    const size_t first = recipes.rules.size();
-    if (modifier.options.group_align != 0)
-      log_info("[compat] {}: quantize.group_align: each expert's rows are padded to a multiple of 128, which changes no result",
-               modifier.place);
-    add_rules(recipes, modifier.options, modifier.place + ": ");
-    for (size_t i = first; i < recipes.rules.size(); ++i) {
-      recipes.rules[i].emulate = recipes.rules[i].emulate || q.emulate;
-      recipes.rules[i].skip_first_layers = modifier.options.skip_first_layers;
-      recipes.rules[i].skip_last_layers = modifier.options.skip_last_layers;
-    }
+void add_source(RecipeRules& recipes, const QuantizeConfig& q, const RecipeSource& source) {
+  const QuantizeConfig& o = source.options;
+  const size_t first = recipes.rules.size();
+  if (!q.recipe.empty() && o.group_align != 0)
+    log_info("[compat] {}quantize.group_align: each expert's rows are padded to a multiple of 128, which changes no result", source.place);
+  if (o.scheme.table.empty()) recipes.rules.push_back(rule_of(o, o.scheme.name, o.targets, source.place));
+  for (const auto& [scheme, targets] : o.scheme.table) recipes.rules.push_back(rule_of(o, scheme, targets, source.place));
+  for (size_t i = first; i < recipes.rules.size(); ++i) {
+    RecipeRule& rule = recipes.rules[i];
+    rule.order = source.order, rule.within = source.within;
+    rule.emulate = rule.emulate || q.emulate;
+    rule.skip_first_layers = o.skip_first_layers, rule.skip_last_layers = o.skip_last_layers;
   }
 }
 
@@ -59,17 +54,13 @@ void add_converter(RecipeRules& recipes, const QuantizeConfig& q, const std::str
 
 }  // namespace
 
-RecipeRules recipe_rules(const QuantizeConfig& q, const ModelConfig& model, int64_t layers) {
+RecipeRules recipe_rules(const QuantizeConfig& q, const ModelConfig& model, int64_t layers, size_t phase) {
   const int sources = (q.scheme.is_none() ? 0 : 1) + (q.recipe.empty() ? 0 : 1) + (model.converters.empty() ? 0 : 1);
   check(sources <= 1, "two of quantize.scheme, quantize.recipe and model.converters are set; keep one source of quantisation");
   RecipeRules recipes;
   recipes.skip_first_layers = block_count(q.skip_first_layers, layers);
   recipes.skip_last_layers = block_count(q.skip_last_layers, layers);
-  if (!q.recipe.empty()) {
-    add_modifiers(recipes, q);
-  } else {
-    add_rules(recipes, q, "");
-  }
+  for (const RecipeSource& source : phase_sources(q, phase)) add_source(recipes, q, source);
   for (const std::string& converter : model.converters) add_converter(recipes, q, converter);
   return recipes;
 }
