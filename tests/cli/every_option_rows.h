@@ -292,6 +292,7 @@ inline const std::vector<Row>& rows() {
       {"quantize.attention", "mxfp4", refused, "attention runs in the compute dtype"},
       {"quantize.attn_bwd", "mxfp4", refused, "attention runs in the compute dtype"},
       {"quantize.pnq", "false", refused, "attention runs in the compute dtype"},
+      {"quantize.phases", R"([{"from": 2, "scheme": "bf16"}])", run, "", "bin", kInt8},
       {"quantize.recipe", "@/recipe.yaml", run},
       {"quantize.skip_first_layers", "1", run, "", "bin", kInt8},
       {"quantize.skip_last_layers", "1", run, "", "bin", kInt8},

@@ -183,6 +183,27 @@ def on_meshes(work):
     expect(all(key in stages and abs(stages[key] / one[key] - 1) < 1e-3 for key in layers[0]), "report: other figures than in one process")
 
 
+def phases(work):
+    """Another recipe from step 7 on: ranks switch together, and a run that is stopped before or behind it goes on bit for bit."""
+    switch = ["--quantize.phases", json.dumps([{"from": 7, "scheme": "nvfp4", "preset": "alto"}])]
+    for name, options in {"fsdp": [], **MESHES}.items():
+        batch = [] if name == "fsdp" else ["--training.local_batch_size=2"]
+        one, plain, run, stopped = (Run(work, f"{name}, {kind}", *batch, *more) for kind, more in
+                                    [("one", switch), ("plain", options), ("phases", switch + options), ("stopped", switch + options)])
+        finish(one.start(1) + plain.start(2), 0)
+        run(2)
+        for steps in (5, 8, 12):
+            stopped(2, f"--training.steps={steps}")
+        losses, expected, without = run.losses(), one.losses(), plain.losses()
+        first = {step: loss for step, loss in losses.items() if step < 7}
+        expect(first == {step: without[step] for step in first}, f"phases, {name}: steps before the switch are others")
+        effect = min(abs(losses[step] / without[step] - 1) for step in range(7, 13))
+        worst = close(losses, expected, 5e-3, f"phases, {name}")
+        expect(effect > 3 * worst, f"phases, {name}: the switch changes losses by {effect}, other ranks by {worst}")
+        expect(stopped.losses() == losses, f"phases, {name}: stopped at steps 5 and 8 it is another run")
+        print(f"phases, {name}: losses within {worst:.1e} of one process's; the switch changes them by {effect:.1e} or more")
+
+
 def tensors(run, step):
     """Every tensor's bytes from all files of a step, chunks in order."""
     folder = os.path.join(run.folder, "checkpoint", f"step-{step}")
@@ -421,10 +442,10 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "on_meshes": on_meshes, "nothing_learned": nothing_learned, "rollback": rollback, "alarms": alarms, "troubles": troubles, "restarts": restarts,
+    cases = {"as_one": as_one, "on_meshes": on_meshes, "phases": phases, "nothing_learned": nothing_learned, "rollback": rollback, "alarms": alarms, "troubles": troubles, "restarts": restarts,
              "quick_restarts": lambda w: restarts(w, False), "hold_ups": hold_ups, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
-    quick = ["as_one", "on_meshes", "nothing_learned", "rollback", "alarms", "troubles", "quick_restarts"]
-    for name in sys.argv[1:] or (["as_one", "on_meshes", "restarts", "hold_ups", "kills"] if EVERY else quick):
+    quick = ["as_one", "on_meshes", "phases", "nothing_learned", "rollback", "alarms", "troubles", "quick_restarts"]
+    for name in sys.argv[1:] or (["as_one", "on_meshes", "phases", "restarts", "hold_ups", "kills"] if EVERY else quick):
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()
             cases[name](work)

@@ -60,7 +60,9 @@ TEST_P(GraphedStep, HasTheBitsOfAQueuedOne) {
                                                       {"--quantize.scheme=fp8_tensorwise", "--activation_checkpoint.mode=full"},
                                                       {"--quantize.scheme=mxfp4"},
                                                       {"--quantize.scheme=int8", "--quantize.stochastic_rounding=true"},
-                                                      {"--quantize.scheme=int8_weight"}};
+                                                      {"--quantize.scheme=int8_weight"},
+                                                      {"--quantize.scheme=int8",  // captured in step 3
+                                                       R"(--quantize.phases=[{"from": 4, "scheme": "mxfp4"}])"}};
   for (const std::vector<std::string>& run : runs) {
     const bool padding = &run == &runs.front();  // other places in every step
     const Course queued = course(run, false, padding), replayed = course(run, true, padding);

@@ -16,8 +16,8 @@
 #include "halftone/models/registry.h"
 #include "halftone/parallel/schedule_drawing.h"
 #include "halftone/parallel/stages.h"
-#include "halftone/train/estimate.h"
 #include "halftone/train/hf_model.h"
+#include "halftone/train/phase_estimates.h"
 #include "halftone/train/silence.h"
 #include "halftone/train/validate_settings.h"
 
@@ -104,7 +104,7 @@ int dry_run(JobConfig config, int64_t world) {
   resolve_model(config);
   config.comm.mode = "default";
   check_run(config, world);
-  return show_estimate(estimate_step(config, 0, estimate_device("auto", config.training.device), world), false);
+  return show_estimate(estimate_phases(config, 0, estimate_device("auto", config.training.device), world).costliest(), false);
 }
 
 int estimate_command(Arguments args) {
@@ -134,9 +134,14 @@ int estimate_command(Arguments args) {
     if (world == 1) throw;
     refused = e.what();
   }
-  Estimate e = estimate_step(config, 0, estimate_device(asked, config.training.device), world);
+  const EstimateDevice device = estimate_device(asked, config.training.device);
+  const PhaseEstimates phases = estimate_phases(config, 0, device, world);
+  Estimate e = phases.costliest();
   if (!refused.empty()) e.remarks.push_back("this build would refuse it: " + refused);
-  return show_estimate(e, json);
+  const int status = show_estimate(e, json);
+  if (json) return status;
+  for (const std::string& line : plan_lines(config, 0, device.hardware, phases)) print(line + "\n");
+  return status;
 }
 
 }  // namespace halftone

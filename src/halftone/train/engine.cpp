@@ -65,13 +65,15 @@ Engine::Engine(const JobConfig& config, const Options& options)
     : options_(options), built_(build_model(config.model, options.vocab_size)), max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
   const int64_t layers = model.size().layers;
-  recipe_lines_ = nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, layers), layers, options.device.type());
+  const Hardware hardware = hardware_of(options.device);
+  recipes_ = std::make_unique<nn::RecipeSchedule>(model, config.quantize, config.model, hardware, layers, scheduled_steps(config));
+  recipe_lines_ = recipes_->phases().front().lines;
   size_ = model.size();  // after recipes have added parameters
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }
   model.set_z_loss(config.training.z_loss);
-  if (options.axes != nullptr) parallel::apply(model, *options.axes);
+  if (options.axes != nullptr) parallel::apply(model, *options.axes), recipes_->check_split();
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");
@@ -87,8 +89,12 @@ Engine::Engine(const JobConfig& config, const Options& options)
     storage.wanted = [this](const nn::Parameter& p) { return pipeline()->has(p); };
     blocks = pipeline()->blocks();
   }
-  const Hardware hardware = hardware_of(options.device);
-  model.set_recompute(recompute_plan(model, config, hardware, blocks));
+  for (const nn::RecipeSchedule::Phase& phase : recipes_->phases()) {
+    JobConfig of_phase = config;
+    of_phase.quantize.phase = phase.index;
+    recompute_.push_back(recompute_plan(model, of_phase, hardware, blocks));
+  }
+  model.set_recompute(recompute_.front());
   // On a GPU the allocation fails with a message; on a CPU the system would kill the process without one.
   const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
   if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
@@ -108,9 +114,8 @@ Engine::Engine(const JobConfig& config, const Options& options)
   }
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
-    deosc_ = std::make_unique<nn::Deoscillator>(model);
+    start_deoscillation();
     experts_ = std::make_unique<ExpertLoads>(model, options.device, config.debug.moe_force_load_balance);
-    if (sharded()) deosc_->share([this](at::Tensor& amax) { data_parallel()->largest(amax); });
   }
   set_seed(options.seed);
   constexpr int64_t kNumbers = sizeof(StepOutcome) / sizeof(double);
@@ -123,6 +128,26 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (options.device.is_cpu()) return;
   device_step_ = at::zeros({1}, numbers.device(options.device).dtype(at::kInt));
   if (options.device.is_cuda()) arrived_ = std::make_unique<c10::Event>(options.device.type());
+}
+
+void Engine::start_deoscillation() {
+  deosc_ = std::make_unique<nn::Deoscillator>(*built_.model);
+  if (sharded()) deosc_->share([this](at::Tensor& amax) { data_parallel()->largest(amax); });
+}
+
+void Engine::enter_phase_of(int64_t step) {
+  const size_t phase = recipes_->phase_of(step);
+  if (!recipes_->enter(phase)) return;
+  built_.model->set_recompute(recompute_[phase]);
+  if (graph_) graph_->drop();  // it was captured with the former recipes
+  if (options_.trainable) start_deoscillation();
+  log_info("quantize: phase {} of {} from step {} on: {}", phase + 1, recipes_->phases().size(), recipes_->first_step(phase),
+           recipes_->phases()[phase].what);
+}
+
+void Engine::prepare_states(int64_t step) {
+  enter_phase_of(step);
+  deosc_->prepare(step);
 }
 
 void Engine::set_step(int64_t step) {
@@ -253,6 +278,7 @@ void Engine::accumulate(std::span<const MicroBatch> given, int64_t step, int64_t
   for (const MicroBatch& b : given) batches.push_back(own_part(b));
   const bool counts = options_.axes == nullptr || options_.axes->counts_loss();
   for (const MicroBatch& b : batches) own_labels_ += counts ? b.valid_labels : 0;
+  enter_phase_of(step);
   if (valid_labels_ == 0) return;
   set_step(step);
   if (data_parallel() != nullptr) data_parallel()->begin_step();

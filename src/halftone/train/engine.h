@@ -11,6 +11,7 @@
 #include "halftone/models/registry.h"
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
+#include "halftone/nn/recipe_schedule.h"
 #include "halftone/parallel/axes.h"
 #include "halftone/train/expert_load.h"
 #include "halftone/train/step_graph.h"
@@ -77,6 +78,11 @@ class Engine {
   nn::Model& model() { return *built_.model; }
   nn::ParameterStore& store() { return store_; }
   const std::vector<std::string>& recipe_lines() const { return recipe_lines_; }
+  const nn::RecipeSchedule& recipes() const { return *recipes_; }
+  // Another number of steps, of which quantize.phases takes fractions.
+  void set_scheduled_steps(int64_t steps) { recipes_->set_steps(steps); }
+  // The recipes of this step, which accumulate() enters too; evaluate() runs in those of the latest step.
+  void enter_phase_of(int64_t step);
   const BuiltModel& built() const { return built_; }
   const nn::ModelSize& size() const { return size_; }
   at::Device device() const { return options_.device; }
@@ -96,13 +102,14 @@ class Engine {
   // Resets the states, for a checkpoint without them.
   void clear_optimizer();
   // Allocates the states that a checkpoint of step `step` contains.
-  void prepare_states(int64_t step) { deosc_->prepare(step); }
+  void prepare_states(int64_t step);
 
  private:
   parallel::DataParallel* data_parallel() const { return options_.axes != nullptr ? &options_.axes->data() : nullptr; }
   bool sharded() const { return data_parallel() != nullptr && data_parallel()->sharded(); }
   void gradients_are_stale();
   void set_step(int64_t step);
+  void start_deoscillation();
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its step context
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
   // Adds the losses to the outcome. Multiplies gradients by `scale`, and by the factor if given.
@@ -114,6 +121,8 @@ class Engine {
   nn::ParameterStore store_;
   nn::ModelSize size_;
   std::vector<std::string> recipe_lines_;
+  std::unique_ptr<nn::RecipeSchedule> recipes_;
+  std::vector<nn::RecomputePlan> recompute_;  // of every phase
   std::unique_ptr<nn::Deoscillator> deosc_;
   std::unique_ptr<ExpertLoads> experts_;
   StepContext context_;  // of the current step

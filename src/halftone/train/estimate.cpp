@@ -178,7 +178,9 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   nn::Model& model = *built.model;
   {
     const Silence silence;  // the run itself logs it
-    nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
+    const int64_t layers = model.size().layers;
+    nn::apply_recipes(model, nn::recipe_rules(config.quantize, config.model, layers, config.quantize.phase.value_or(0)), layers,
+                      device.hardware);
   }
   const nn::ModelSize size = model.size();
   const StepMesh mesh(config, world, size.layers);

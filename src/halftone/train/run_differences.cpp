@@ -9,6 +9,7 @@
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
 #include "halftone/config/names.h"
+#include "halftone/config/quantize_phases.h"
 #include "halftone/config/recipe_file.h"
 #include "halftone/config/walk.h"
 #include "halftone/train/run_state.h"
@@ -111,6 +112,7 @@ bool uses_converter(const Json& config, const std::string& name) {
 Json options_of(const RecipeModifier& modifier) {
   JobConfig config;
   config.quantize = modifier.options;
+  if (modifier.phase) config.quantize.phases = {*modifier.phase};
   return Json::parse(to_json(config)).at("quantize");
 }
 
@@ -191,6 +193,18 @@ void add_schedule_differences(Strings& found, const JobConfig& config, const Loa
   const auto [now, then] = rates(0);
   found.push_back(fmt::format("the learning rate at step {} is {:.4g}, by the former schedule {:.4g}{}", done + 1, now, then,
                               n == 0 ? "" : fmt::format("; it first differs at step {}", done + 1 + n)));
+}
+
+// Phases of formats that begin at other steps, because the number of steps that fractions mean is another.
+void add_phase_differences(Strings& found, const JobConfig& config, const Json& theirs, int64_t done) {
+  const std::optional<JobConfig> before = rate_settings(theirs);
+  if (!before) return;
+  for (const PhaseStart& start : phase_starts(config.quantize)) {
+    const int64_t here = start.first_step(scheduled_steps(config)), there = start.first_step(scheduled_steps(*before));
+    if (here != there && std::max(here, there) > done + 1)
+      found.push_back(fmt::format("the phase of quantize.phases from {} begins at step {}, with the former number of steps at {}",
+                                  start_text(start), here, there));
+  }
 }
 
 // Relevant fields that differ.
@@ -317,6 +331,7 @@ Strings training_differences(const JobConfig& config, const LoadedStep& step, co
   });
   add_row_differences(found, mine, theirs, run, step);
   add_schedule_differences(found, config, step, mine, theirs);
+  add_phase_differences(found, config, theirs, step.step());
   return found;
 }
 

@@ -21,7 +21,7 @@
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
-#include "halftone/train/estimate.h"
+#include "halftone/train/phase_estimates.h"
 #include "halftone/train/quantization_report.h"
 #include "halftone/train/run_checkpoints.h"
 #include "halftone/train/run_data.h"
@@ -89,7 +89,8 @@ class Trainer {
   bool train_step(int64_t step);     // false at the end of the data
   bool observed_step(int64_t step);  // with the traces of [profiling]
   bool settle();                     // false after a rollback
-  std::string take_alarms(int64_t step, const AlarmProbe& probe, const StepResult& result);  // logs them; the alarm that asks for a rollback
+  std::string take_alarms(int64_t step, const AlarmProbe& probe,
+                          const StepResult& result);                 // logs them; the alarm that asks for a rollback
   bool roll_back(const std::string& reason, const RowCursor& rows);  // returns false
   void validate(int64_t step);
   void save(bool last);
@@ -109,7 +110,8 @@ class Trainer {
   DeviceInfo device_info_;
   RunProgress progress_;
   std::optional<Tokenizer> tokenizer_;
-  std::optional<Estimate> estimate_;  // on a GPU
+  std::optional<PhaseEstimates> phases_;  // on a GPU
+  std::optional<Estimate> estimate_;      // of the phase with most memory
   std::unique_ptr<Engine> engine_;
   RunFlops flops_;
   std::unique_ptr<CheckpointStore> store_;  // null without checkpoints
@@ -123,7 +125,7 @@ class Trainer {
     double lr;
     int64_t tokens;
     RowCursor rows;
-    at::Tensor source_sums;  // behind the step, if it is logged
+    at::Tensor source_sums;              // behind the step, if it is logged
     std::unique_ptr<AlarmProbe> alarms;  // of a measured step
   };
   std::optional<Unsettled> unsettled_;
@@ -189,8 +191,9 @@ void Trainer::build() {
 void Trainer::expect(int64_t vocab_size) {
   try {
     const Hardware hardware = hardware_of(device_);
-    estimate_ =
-        estimate_step(config_, vocab_size, estimate_device(device_info_.name, hardware, device_info_.capacity_gib), processes_.world());
+    phases_ =
+        estimate_phases(config_, vocab_size, estimate_device(device_info_.name, hardware, device_info_.capacity_gib), processes_.world());
+    estimate_ = phases_->costliest();
   } catch (const Error& e) {  // the engine reports a wrong configuration
     return log_debug("no estimate: {}", e.what());
   }
@@ -230,6 +233,10 @@ void Trainer::build_engine() {
     log_info("quantize: none, GEMMs in {}",
              config_.training.dtype == "bfloat16" ? config_.training.dtype : config_.training.mixed_precision_param);
   for (const std::string& line : engine_->recipe_lines()) log_info("{}", line);
+  for (const auto& phase : engine_->recipes().phases()) {
+    if (phase.index > 0)
+      for (const std::string& line : phase.lines) log_debug("phase {}: {}", phase.index + 1, line);
+  }
   for (const std::string& line : engine_->memory_table()) log_info("{}", line);
 }
 
@@ -238,6 +245,9 @@ void Trainer::plan() {
   sizing_.measure(config_, *engine_, data_->loader(), data_->validation(), progress_.step,
                   [&](int64_t value) { return processes_.of_first(value); });
   if (sizing_.taken() && processes_.first()) write_config_files(config_);
+  engine_->set_scheduled_steps(scheduled_steps(config_));
+  for (const std::string& line : plan_lines(engine_->recipes(), config_.training.steps, phases_ ? &*phases_ : nullptr))
+    log_info("{}", line);
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   log_info("{}", outputs_text(config_));
@@ -320,8 +330,8 @@ bool Trainer::settle() {
 
 bool Trainer::roll_back(const std::string& reason, const RowCursor& rows) {
   const int64_t step = progress_.step, full = checkpoints_->go_back(reason, rows);
-  metrics_->logger().rewind(progress_.step, fmt::format("{}; rolling back to the checkpoint of step {} and skipping the rows of step {}",
-                                                        reason, full, step));
+  metrics_->logger().rewind(
+      progress_.step, fmt::format("{}; rolling back to the checkpoint of step {} and skipping the rows of step {}", reason, full, step));
   return false;
 }
 
@@ -441,6 +451,7 @@ RunSummary Trainer::run() {
           steps.empty() ? "" : store_->step_folder(steps.back()).string());
   }
   if (store_) sizing_.keep(config_, *store_);
+  engine_->set_scheduled_steps(scheduled_steps(config_));
   if (!checkpoints_->load() && !seed) {
     log_info("run complete at step {}", progress_.step);
     return summary(RunEnd::already_complete);
