@@ -4,14 +4,22 @@
 
 #include <cmath>
 
-#include "checkpoint/support.h"
+#include "halftone/base/error.h"
 #include "halftone/config/recipe_file.h"
 
 namespace halftone::plan_choice_test {
 namespace {
 
 using namespace plan;
-using halftone::testing::expect_error;
+
+std::string error_of(const auto& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
 
 Group group(std::vector<std::string> layers, double seconds, const std::vector<std::pair<double, double>>& trials) {
   Group g{std::move(layers), 64, 64, 64, seconds};
@@ -44,9 +52,11 @@ TEST(PlanChoice, StopsAtTheSpeedup) {
   EXPECT_EQ(choose(1.1).formats, (std::vector<int>{0, -1, -1}));
   EXPECT_EQ(choose(1.4).formats, (std::vector<int>{0, 1, -1}));
   EXPECT_DOUBLE_EQ(choose(1.4).seconds, 7);
-  expect_error([&] { choose(1.7); }, "--speedup 1.7: at most 1.667 is possible here: the linear layers are 70% of the step");
-  expect_error([&] { choose_formats(three_groups(), 10, {.speedup = 1.4, .loss = 0.05}); },
-               "at most 1.111 is possible here within --loss-budget 0.05");
+  EXPECT_EQ(error_of([&] { choose(1.7); }),
+            "plan: --speedup 1.7: at most 1.667 is possible here: the linear layers are 70% of the step; ask for less");
+  EXPECT_EQ(error_of([] { choose_formats(three_groups(), 10, {.speedup = 1.4, .loss = 0.05}); }),
+            "plan: --speedup 1.4: at most 1.111 is possible here within --loss-budget 0.05: the linear layers are 70% of the step; ask for "
+            "less, or raise --loss-budget");
 }
 
 TEST(PlanChoice, AnErrorThatIsNotFiniteIsNeverChosen) {

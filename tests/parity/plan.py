@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as work:
     print(f"{len(named)} layers of the plan train in its formats")
 
     # Refusals, one line each.
-    for more, words in ((["--speedup=50"], "--speedup 50: at most"), (["--speedup=x"], "--speedup: expected a number"),
+    for more, words in ((["--speedup=50", "--candidates=int8"], "--speedup 50: at most"), (["--speedup=x"], "--speedup: expected a number"),
                         (["--candidates=int9"], "did you mean int8"), (["--loss-budget"], "expected a value after it"),
                         (["--out=nowhere/plan.yaml"], "cannot be written")):
         text = run("plan", *options, "--steps=4", *more, status=2)
