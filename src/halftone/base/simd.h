@@ -50,6 +50,16 @@ struct Simd {
   // max(a, |b|) for a >= 0, compared as bits: NaN is the largest.
   static F max_abs(F a, F b) { return floats(maxu(bits(a), bits(abs(b)))); }
   static F swap_neighbours(F a) { return HALFTONE_MM(permute_ps)(a, 0xB1); }
+  // Lane i is lane i ^ kDistance of a.
+  template <int kDistance>
+  static F swap(F a) {
+    if constexpr (kDistance <= 2) return HALFTONE_MM(permute_ps)(a, kDistance == 1 ? 0xB1 : 0x4E);
+#if defined(__AVX512F__)
+    return _mm512_shuffle_f32x4(a, a, kDistance == 4 ? 0xB1 : 0x4E);
+#else
+    return _mm256_permute2f128_ps(a, a, 1);
+#endif
+  }
 
   static I bits(F a) { return (I)a; }
   static F floats(I a) { return (F)a; }
