@@ -30,6 +30,10 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 
 Tensor floor_divide(const Tensor& a, const Tensor& b) { return at::empty(at::infer_size(a.sizes(), b.sizes()), a.options()); }
 
+Tensor searchsorted(const Tensor&, const Tensor& values, bool out_int32, bool, std::optional<c10::string_view>, const Optional&) {
+  return at::empty(values.sizes(), values.options().dtype(out_int32 ? at::kInt : at::kLong));
+}
+
 Tensor& one(const Tensor& x, Tensor& out) {
   if (out.sizes() != x.sizes()) out.resize_(x.sizes());
   return out;
@@ -97,6 +101,7 @@ void add_meta_functions() {
     m.impl("index_select", &index_select);
     m.impl("where.self", &where);
     m.impl("floor_divide", &floor_divide);
+    m.impl("searchsorted.Tensor", &searchsorted);
     m.impl("max", &max);
     m.impl("repeat_interleave.Tensor", &repeat_interleave);
     m.impl("abs", &abs);
