@@ -67,6 +67,11 @@ RECIPES = [
     Run("int4_weight", scheme("int4_weight")),
     Run("amdfp4", scheme("amdfp4")),
     Run("mxfp8_e4m3, 1-D weights", scheme("mxfp8_e4m3", "use_2dblock_w=false"), bar=0.5),
+    Run("mxint8", scheme("mxint8")),
+    Run("nvint4", scheme("nvint4")),
+    Run("quartet2", scheme("quartet2")),
+    Run("nvfp4, four over six", scheme("nvfp4", "scale_choice=four_over_six")),
+    Run("nvfp4, four over six, 1-D weights", scheme("nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false")),
 ]
 
 # What --attribute changes in a recipe: group, name, options of [quantize], and the one recipe that has them.
@@ -98,6 +103,10 @@ CHANGES = [
     ("switch", "static clipping", "clip_mode=static", "mxfp4"),
     ("switch", "dynamic clipping", "clip_mode=dynamic", "mxfp4"),
     ("switch", "style torchao", "style=torchao", "nvfp4"),
+    ("switch", "four over six", "scale_choice=four_over_six", "nvfp4"),
+    ("switch", "four over six, 1-D weights", "scale_choice=four_over_six use_2dblock_w=false", "nvfp4"),
+    ("switch", "rotation of 128", "hadamard_width=128"),
+    ("switch", "bf16 forward from 90%", 'deosc_step=0 phases=[{"from":"90%","output":false}]'),
     ("layer", "attention in bf16", "ignore=output,re:.*attention.*"),
     ("layer", "gate and up in bf16", "ignore=output,re:.*feed_forward.w[13]"),
     ("layer", "down in bf16", "ignore=output,re:.*feed_forward.w2"),
@@ -107,6 +116,7 @@ CHANGES = [
 ]
 GROUPS = ["recipe", "product", "operand", "seed", "switch", "layer", "rate"]
 BASES = ("mxfp4", "nvfp4")
+OTHERS = ("quartet2", "nvint4", "mxint8")  # run once, for their gap
 
 
 def attribution(config, share):
@@ -120,6 +130,7 @@ def attribution(config, share):
               *(("rate", f", {f:g} of the warm-up", warm(f)) for f in (0.25, 4))]
     runs = [Run(f"{s}{name}", scheme("none") if s == "bf16" else scheme(s, *deosc), train, group)
             for group, name, train in trains for s in ("bf16", *BASES)]
+    runs[len(BASES) + 1:len(BASES) + 1] = [Run(s, scheme(s), usual) for s in OTHERS]
     for group, name, options, *of in CHANGES:
         for s in of or BASES:
             never = re.search("output|w_hp|deosc_step|preset|style", options)  # de-oscillates

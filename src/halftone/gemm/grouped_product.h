@@ -9,13 +9,15 @@ namespace halftone::gemm {
 //   contraction  D_g[m, n] (+)= A[m, rows of g] . B[n, rows of g]^T     wgrad: A = dY^T, B = X^T
 // In `rows`, A [R, k] and D [R, n] span the full buffer of R rows; B_g begins g * b.stride elements after B. Rows of D at or beyond
 // offsets[groups] are zero-filled. In `contraction`, A [m, R] and B [n, R] span the full buffer and every group contracts its own
-// columns; D_g begins g * m * n elements after D. An empty group gives zeros, or leaves D_g unchanged if accumulating.
+// columns; D_g begins g * m * n elements after D. An empty group gives zeros, or leaves D_g unchanged if accumulating. Columns from ends[g]
+// on, rounded up to a multiple of kContractionStep, may be left out: they must be zeros.
 // An unquantised operand may be `transposed`: A [R, m] and B [R, n] in `contraction`, B_g [k, n] in `rows`.
 //
 // Scales as in Product with one set per group: `tensor` and `outer` are [groups]; `row` is [R] for A in `rows`, else [groups, rows of the
 // operand]. block128, tile128 and macro bytes are those of the full matrix; for B_g, scales begin g * b.scale_stride floats after `scale`
 // and macro bytes are contiguous from group to group.
 enum class Ragged { rows, contraction };
+inline constexpr int64_t kContractionStep = 64;
 
 struct GroupedOperand : ProductOperand {
   int64_t stride = 0;        // B in `rows`: elements from group to group

@@ -123,6 +123,8 @@ void multiply_groups(const Operand& a_in, const Operand& b_in, const at::Tensor&
     if (b.spec.block == 128 && b.scales.defined()) p.b.scale_stride = b.scales.numel() / rows.experts;
   } else {
     p.m = out.size(1), p.n = out.size(2);
+    // A wide rotation spreads a group's last rows over its padding, which then counts.
+    if (std::max(a_in.spec.hadamard, b_in.spec.hadamard) > gemm::kContractionStep) p.groups.ends = p.groups.offsets + 1;
   }
   p.d = out.data_ptr(), p.d_type = kernel_dtype(out);
   p.accumulate = options.accumulate && !options.overwrite, p.fast_accumulation = options.fast_accum;

@@ -29,7 +29,7 @@ class GroupScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
   };
   static constexpr int kRows = cute::size<0>(Tile{}), kK = cute::size<2>(Tile{});
   static_assert(kGroupRows % kRows == 0 || kRagged == Ragged::contraction, "a tile must not lie in two groups");
-  static_assert(kGroupRows % kK == 0 || kRagged == Ragged::rows);
+  static_assert((kGroupRows % kK == 0 && kK % kContractionStep == 0) || kRagged == Ragged::rows);
   static_assert(cute::size<0>(Cluster{}) == 1 || kRagged == Ragged::contraction, "nor must the tiles of a cluster");
 
   template <class Problem>
