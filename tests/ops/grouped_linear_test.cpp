@@ -45,7 +45,8 @@ double sqnr(const at::Tensor& reference, const at::Tensor& y) {
 struct Case {
   std::string recipe;
   bool stochastic = false, dge = false, emulate = false, macro = false;
-  char hp = 0;  // x, w or d: this operand stays in the compute dtype
+  char hp = 0;    // x, w or d: this operand stays in the compute dtype
+  int width = 0;  // of wgrad's Hadamard transform; 0: the scheme's
 };
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -61,6 +62,7 @@ std::vector<Case> cases() {
     for (const bool macro : {false, true}) all.push_back({.recipe = "mxfp4", .macro = macro, .hp = hp});
     all.push_back({.recipe = "nvfp4", .hp = hp});
   }
+  for (const int width : {64, 128}) all.push_back({.recipe = "nvfp4", .width = width});
   return all;
 }
 LinearRecipe recipe_of(const Case& c) {
@@ -71,6 +73,7 @@ LinearRecipe recipe_of(const Case& c) {
   if (c.stochastic) {
     for (OperandSpec* o : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) o->stochastic = true;
   }
+  if (c.width != 0) r.dy_wgrad.hadamard = r.x_wgrad.hadamard = c.width;
   if (c.hp == 'x' || c.hp == 'd') r.dy_wgrad.hadamard = r.x_wgrad.hadamard = 0;
   if (c.hp == 'x') r.x_forward = r.x_wgrad = {};
   if (c.hp == 'w') r.w_forward = r.w_dgrad = {};
@@ -142,7 +145,8 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
 std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>>& info) {
   const Case& c = std::get<1>(info.param);
   return std::get<0>(info.param) + "_" + c.recipe + (c.stochastic ? "_stochastic" : "") + (c.dge ? "_dge" : "") +
-         (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "") + (c.hp ? std::string("_hp_") + c.hp : "");
+         (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "") + (c.hp ? std::string("_hp_") + c.hp : "") +
+         (c.width != 0 ? fmt::format("_hadamard{}", c.width) : "");
 }
 // Rows gathered directly into operands, forward, and backward with their gates: bit for bit equal to rows gathered into a buffer first.
 TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
