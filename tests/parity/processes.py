@@ -148,19 +148,27 @@ if EVERY:  # parallel_test covers each of them, one rank per process
                                      "--parallelism.expert_tensor_parallel_degree=2"]}
 
 
+def model_of(options):
+    return EXPERTS if options[:len(EXPERTS)] == EXPERTS else []
+
+
+def world_of(name):
+    return 4 if name.startswith("ep, tp") else 2
+
+
 def on_meshes(work):
     """What one mesh saves another goes on with, validation included: losses stay those of one process."""
     every = ["--validation.enable", "--validation.freq=4", "--validation.steps=-1", "--validation.dataset", "text", "--validation.dataset_path",
              os.path.join(source, "README.md"), "--validation.seq_len=32", "--training.local_batch_size=2"]
     alone = {}
     for name, options in MESHES.items():
-        model = EXPERTS if options[:len(EXPERTS)] == EXPERTS else []
+        model = model_of(options)
         if str(model) not in alone:
             one, begun = Run(work, f"one{len(alone)}", *every, *model), Run(work, f"begun{len(alone)}", *every, *model, steps=8)
             finish(one.start(1) + begun.start(1), 0)
             alone[str(model)] = one, begun
         one, begun = alone[str(model)]
-        run, world = Run(work, name, *every, *options, steps=8), 4 if name.startswith("ep, tp") else 2
+        run, world = Run(work, name, *every, *options, steps=8), world_of(name)
         run(world)
         worst = close(run.losses(), {s: l for s, l in one.losses().items() if s <= 8}, 1e-5, name)
         close(run.losses("validate"), {s: l for s, l in one.losses("validate").items() if s <= 8}, 1e-5, f"{name}: validation")
@@ -187,13 +195,14 @@ def phases(work):
     """Another recipe from step 7 on: ranks switch together, and a run that is stopped before or behind it goes on bit for bit."""
     switch = ["--quantize.phases", json.dumps([{"from": 7, "scheme": "nvfp4", "preset": "alto"}])]
     for name, options in {"fsdp": [], **MESHES}.items():
-        batch = [] if name == "fsdp" else ["--training.local_batch_size=2"]
+        batch, world = [] if name == "fsdp" else ["--training.local_batch_size=2"], world_of(name)
         one, plain, run, stopped = (Run(work, f"{name}, {kind}", *batch, *more) for kind, more in
-                                    [("one", switch), ("plain", options), ("phases", switch + options), ("stopped", switch + options)])
-        finish(one.start(1) + plain.start(2), 0)
-        run(2)
+                                    [("one", switch + model_of(options)), ("plain", options), ("phases", switch + options),
+                                     ("stopped", switch + options)])
+        finish(one.start(1) + plain.start(world), 0)
+        run(world)
         for steps in (5, 8, 12):
-            stopped(2, f"--training.steps={steps}")
+            stopped(world, f"--training.steps={steps}")
         losses, expected, without = run.losses(), one.losses(), plain.losses()
         first = {step: loss for step, loss in losses.items() if step < 7}
         expect(first == {step: without[step] for step in first}, f"phases, {name}: steps before the switch are others")
