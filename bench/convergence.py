@@ -74,7 +74,7 @@ RECIPES = [
     Run("nvfp4, four over six, 1-D weights", scheme("nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false")),
 ]
 
-# What --attribute changes in a recipe: group, name, options of [quantize], and the one recipe that has them.
+# Changes that --attribute makes in a recipe: group, name, options of [quantize], and the one recipe that has them.
 CHANGES = [
     ("product", "forward in bf16", "output=false"),
     ("product", "dgrad in bf16", "grad_input=false"),
@@ -133,8 +133,9 @@ def attribution(config, share):
     runs[len(BASES) + 1:len(BASES) + 1] = [Run(s, scheme(s), usual) for s in OTHERS]
     for group, name, options, *of in CHANGES:
         for s in of or BASES:
-            never = re.search("output|w_hp|deosc_step|preset|style", options)  # de-oscillates
-            runs.append(Run(f"{s}: {name}", scheme(s, *(() if never else deosc), *options.split()), usual, group))
+            # Without codes of W in the forward GEMM deosc_step is refused; presets and styles bring their own.
+            own_deosc = re.search("output=|w_hp|deosc_step|preset|style", options)
+            runs.append(Run(f"{s}: {name}", scheme(s, *(() if own_deosc else deosc), *options.split()), usual, group))
     return runs
 
 

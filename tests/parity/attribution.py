@@ -73,6 +73,8 @@ with tempfile.TemporaryDirectory() as work:
         expect(run.returncode == 0, f"{words}: {run.stderr}")
     names = [row.name for row in rows]
     expect(len(set(names)) == len(names) and {row.group for row in rows} == set(convergence.GROUPS), f"groups and names of {names}")
+    shortened = [row.recipe for row in rows if row.group in ("layer", "seed") and row.scheme != "none"]
+    expect(shortened and all("deosc_step=1000 " in recipe for recipe in shortened), f"rows that differ in de-oscillation: {shortened}")
     print(f"{len(rows)} rows of --attribute are legal")
 
     only = "^(bf16|mxfp4|mxfp4: W in bf16)$"
