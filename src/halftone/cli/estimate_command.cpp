@@ -39,21 +39,6 @@ constexpr const char* kEstimateUsage =
 
 constexpr int64_t kMostProcesses = 1 << 20;
 
-// Removes `option` and its value, in either spelling, and returns the value.
-std::string take_value(std::vector<std::string>& words, const std::string& option, std::string otherwise) {
-  for (size_t i = 0; i < words.size();) {
-    const bool joined = words[i].starts_with(option + "=");
-    if (!joined && words[i] != option) {
-      ++i;
-      continue;
-    }
-    check(joined || i + 1 < words.size(), "estimate: {}: expected a value after it, found none; see halftone estimate --help", option);
-    otherwise = joined ? words[i].substr(option.size() + 1) : words[i + 1];
-    words.erase(words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(joined ? i + 1 : i + 2));
-  }
-  return otherwise;
-}
-
 // Removes --schedule and its file and returns the file; nullopt without --schedule.
 std::optional<std::string> take_schedule(std::vector<std::string>& words) {
   const auto at =
@@ -110,8 +95,8 @@ int dry_run(JobConfig config, int64_t world) {
 int estimate_command(Arguments args) {
   if (asked_help(args)) return print(kEstimateUsage), 0;
   std::vector<std::string> words(args.begin(), args.end());
-  const std::string asked = take_value(words, "--device", "auto");
-  const std::string processes = take_value(words, "--world", "");
+  const std::string asked = take_value(words, "--device", "estimate").value_or("auto");
+  const std::string processes = take_value(words, "--world", "estimate").value_or("");
   const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
   const std::optional<std::string> schedule = take_schedule(words);
   require_one_process(read_environment());

@@ -25,6 +25,23 @@ void collect_names(const CLI::App& app, std::map<std::string, std::string>& name
 
 bool is_option(std::string_view word, std::string_view option) { return with_dashes(word) == with_dashes(option); }
 
+std::optional<std::string> take_value(std::vector<std::string>& words, std::string_view option, std::string_view command) {
+  std::optional<std::string> value;
+  for (auto word = words.begin(); word != words.end();) {
+    const size_t equals = word->find('=');
+    if (!is_option(word->substr(0, equals), option)) {
+      ++word;
+      continue;
+    }
+    const bool joined = equals != std::string::npos;
+    check(joined || word + 1 != words.end(), "{}: {}: expected a value after it, found none; see halftone {} --help", command, option,
+          command);
+    value = joined ? word->substr(equals + 1) : word[1];
+    word = words.erase(word, word + (joined ? 1 : 2));
+  }
+  return value;
+}
+
 bool parse(CLI::App& app, Arguments args) {
   std::map<std::string, std::string> names;
   collect_names(app, names);

@@ -37,29 +37,14 @@ constexpr const char* kPlanHelp =
     "  --out          the file to write; plan.yaml by default\n\n"
     "Weights are fresh, or those of checkpoint.initial_load_path (a run's folder, one of its steps, or a Hugging Face folder), with which\n"
     "errors are more telling. [quantize] of the configuration has no effect but for ignore, skip_first_layers and skip_last_layers.\n"
-    "The other options are those of halftone train. docs/plan.md defines the figures.\n\n"
+    "The other options are those of halftone train; fewer --candidates or a smaller training.local_batch_size take less time. "
+    "docs/plan.md\n"
+    "defines the figures.\n\n"
     "  halftone plan --config recipes/demo.toml --loss-budget 1 --out demo_plan.yaml\n"
     "  halftone train --config recipes/demo.toml --quantize.scheme none --quantize.recipe demo_plan.yaml\n";
 
-// Removes `option` and its value, in either spelling, and returns the value.
-std::optional<std::string> take(Words& words, const std::string& option) {
-  std::optional<std::string> value;
-  for (size_t i = 0; i < words.size();) {
-    const size_t equals = words[i].find('=');
-    if (!is_option(words[i].substr(0, equals), option)) {
-      ++i;
-      continue;
-    }
-    const bool joined = equals != std::string::npos;
-    check(joined || i + 1 < words.size(), "plan: {}: expected a value after it, found none; see halftone plan --help", option);
-    value = joined ? words[i].substr(equals + 1) : words[i + 1];
-    words.erase(words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(joined ? i + 1 : i + 2));
-  }
-  return value;
-}
-
 std::optional<double> take_number(Words& words, const std::string& option, double least) {
-  const auto word = take(words, option);
+  const auto word = take_value(words, option, "plan");
   if (!word) return std::nullopt;
   char* end = nullptr;
   const double value = std::strtod(word->c_str(), &end);
@@ -144,7 +129,8 @@ int plan_command(Arguments args) {
   if (!budget.speedup && !budget.loss) budget.loss = 0.5;
   const double steps = take_number(words, "--steps", 4).value_or(8);
   check(steps == std::floor(steps) && steps <= 1e6, "plan: --steps: expected a whole number of at most 1000000, found {}", steps);
-  const std::string out = take(words, "--out").value_or("plan.yaml"), asked = take(words, "--candidates").value_or("");
+  const std::string out = take_value(words, "--out", "plan").value_or("plan.yaml"),
+                    asked = take_value(words, "--candidates", "plan").value_or("");
   require_one_process(read_environment());
   LoadedConfig loaded = load_config(words, {1});
   resolve_model(loaded.config);
@@ -172,14 +158,17 @@ int plan_command(Arguments args) {
   const std::vector<Group> groups = bench.try_formats(candidates);
   double linear = 0;
   for (const Group& g : groups) linear += g.seconds;
-  print(
-      fmt::format("\nA step in {} takes {:.1f} ms, of which the linear layers of the blocks {:.1f} ms ({:.0f}%): no format makes it more "
-                  "than {:.2f} times as fast\n\n{}",
-                  loaded.config.training.mixed_precision_param, before.seconds * 1e3, linear * 1e3, 100 * linear / before.seconds,
-                  before.seconds / std::max(before.seconds - linear, 1e-9), candidates_text(groups, candidates, before.seconds, hardware)));
-  const Choice choice = plan::choose_formats(groups, before.seconds, budget);
-  const std::string summary = fmt::format("predicted: step {:.1f} -> {:.1f} ms, speed-up {:.3f}, loss +{:.2f}%", before.seconds * 1e3,
-                                          choice.seconds * 1e3, before.seconds / choice.seconds, choice.loss);
+  const std::string most =
+      linear < before.seconds ? fmt::format("no format makes it more than {:.2f} times as fast", before.seconds / (before.seconds - linear))
+                              : "other programs disturbed the times; measure again, with more --steps";
+  const double step = std::max(before.seconds, linear);
+  print(fmt::format("\nA step in {} takes {:.1f} ms, the linear layers of the blocks alone {:.1f} ms ({:.0f}%): {}\n\n{}",
+                    loaded.config.training.mixed_precision_param, before.seconds * 1e3, linear * 1e3, 100 * linear / before.seconds, most,
+                    candidates_text(groups, candidates, step, hardware)));
+  std::fflush(stdout);
+  const Choice choice = plan::choose_formats(groups, step, budget);
+  const std::string summary = fmt::format("predicted: step {:.1f} -> {:.1f} ms, speed-up {:.3f}, loss +{:.2f}%", step * 1e3,
+                                          choice.seconds * 1e3, step / choice.seconds, choice.loss);
   const std::string command = fmt::format("halftone plan on {} ({})", device_info(bench.device()).name, name(hardware));
   write(plan::recipe_yaml(groups, choice, candidates, command + "\n" + summary), std::ios::trunc);
   const StepTime after = bench.run(out);

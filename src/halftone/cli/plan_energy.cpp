@@ -31,7 +31,7 @@ EnergyCounter::EnergyCounter(c10::Device device) {
   library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   std::array<char, 32> bus{};
   if (!call(library_, "nvmlInit_v2")) {
-    missing_ = "libnvidia-ml.so.1 cannot be loaded";
+    missing_ = "NVML (libnvidia-ml.so.1) cannot be loaded or does not start";
   } else if (!bus_of(device, bus) || !call(library_, "nvmlDeviceGetHandleByPciBusId_v2", static_cast<const char*>(bus.data()), &device_) ||
              !joules()) {
     missing_ = "NVML does not say what this GPU consumes";

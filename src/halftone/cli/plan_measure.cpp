@@ -5,6 +5,7 @@
 #include <map>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/cli/bench_layer.h"
 #include "halftone/cli/plan_energy.h"
@@ -38,7 +39,7 @@ JobConfig prepared(JobConfig c) {
 
 constexpr std::array<std::string_view, 3> kProducts = {"y", "dx", "dw"};
 
-// What a layer's figures say; none if it is not quantised.
+// The layer's figures; none if it is not quantised.
 std::optional<Trial> trial_of(const std::vector<QuantizationFigures>& figures, const std::string& layer) {
   Trial t;
   bool quantized = false;
@@ -86,6 +87,7 @@ StepTime Workbench::train(Engine& engine) {
   const int64_t half = steps_ / 2;
   std::vector<double> seconds;
   StepTime out;
+  double loss = 0;
   std::optional<double> before;
   for (int64_t step = 1; step <= steps_; ++step) {
     if (step == half + 1) before = energy.joules();
@@ -96,13 +98,14 @@ StepTime Workbench::train(Engine& engine) {
     synchronize(device_);
     if (step <= half) continue;
     seconds.push_back(watch.seconds());
-    out.loss += r.loss_sum / static_cast<double>(std::max<int64_t>(r.valid_labels, 1)) / static_cast<double>(steps_ - half);
+    loss += r.loss_sum / static_cast<double>(std::max<int64_t>(r.valid_labels, 1));
   }
   const std::optional<double> after = energy.joules();
   if (before && after) out.joules = (*after - *before) / static_cast<double>(steps_ - half);
   // On a CPU other programs only add to the time.
   out.seconds = device_.is_cpu() ? *std::min_element(seconds.begin(), seconds.end()) : bench::median(seconds);
-  check(std::isfinite(out.loss), "plan: the loss of the measured steps is not finite; lower optimizer.lr, or start from a checkpoint");
+  check(std::isfinite(loss), "plan: expected finite losses in the measured steps, found {}; lower optimizer.lr, or start from a checkpoint",
+        loss);
   return out;
 }
 
@@ -120,6 +123,7 @@ StepTime Workbench::reference() {
           rows_.size(), data.loader().options().global_batch);
     rows_.push_back(std::move(*rows));
   }
+  log_info("plan: {} steps of {} rows in {}", steps_, data.loader().options().global_batch, config_.training.mixed_precision_param);
   const StepTime time = train(*engine);
   for (const nn::Parameter* p : engine->store().parameters()) weights_.emplace_back(p->fqn, p->master.cpu().clone());
 
@@ -150,6 +154,7 @@ std::vector<QuantizationFigures> Workbench::figures(Engine& engine) const {
 std::vector<Group> Workbench::try_formats(const std::vector<std::string>& candidates) {
   std::vector<Group> groups = groups_;
   for (const std::string& name : candidates) {
+    log_info("plan: errors of {}, candidate {} of {}", name, groups.front().trials.size() + 1, candidates.size());
     QuantizeConfig quantize = config_.quantize;
     quantize.scheme.name = name;
     std::vector<QuantizationFigures> found;
@@ -186,6 +191,7 @@ void Workbench::time_groups(std::vector<Group>& groups, const std::vector<std::s
     for (size_t f = 0; f < candidates.size(); ++f)
       if (g.trials[f] && !of_shape.contains(static_cast<int>(f))) formats.push_back(static_cast<int>(f));
     if (formats.size() == 1) continue;
+    log_info("plan: times of {} x {} x {} in {} formats", g.tokens, g.outputs, g.inputs, formats.size());
     const bench::LayerData data(g.tokens, g.outputs, g.inputs, device_);
     std::vector<bench::Parts> works;
     for (const int f : formats)
@@ -202,6 +208,7 @@ void Workbench::time_groups(std::vector<Group>& groups, const std::vector<std::s
 }
 
 StepTime Workbench::run(const std::string& recipe) {
+  log_info("plan: {} steps with {}", steps_, recipe);
   QuantizeConfig quantize = config_.quantize;
   quantize.recipe = recipe;
   quantize.ignore = QuantizeConfig().ignore;

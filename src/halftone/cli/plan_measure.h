@@ -18,10 +18,9 @@ namespace halftone::plan {
 struct StepTime {
   double seconds = 0;            // of a step: median of the second half, on a CPU their minimum
   std::optional<double> joules;  // mean of these
-  double loss = 0;               // mean of these
 };
 
-// A configuration's model, weights and rows on this machine, without its run folder's checkpoints.
+// A configuration's model, weights and rows on this machine, without its run folder's checkpoints. Logs what it measures.
 class Workbench {
  public:
   // Reads the data. `steps`: at least 4, of every run() below.
@@ -29,12 +28,11 @@ class Workbench {
   // Trains from fresh weights, or from checkpoint.initial_load_path, in the compute dtype; the weights that it reaches are those of the
   // functions below. Call first.
   StepTime reference();
-  // What each candidate does to each group of linear layers: errors over the micro-batches of one step, seconds by the shapes.
+  // Each candidate on each group of linear layers: errors over the micro-batches of one step, seconds by the shapes.
   std::vector<Group> try_formats(const std::vector<std::string>& candidates);
   // The same steps with a recipe file.
   StepTime run(const std::string& recipe);
 
-  int64_t layers() const { return layers_; }  // Linear layers without the head
   at::Device device() const { return device_; }
   const std::string& energy_missing() const { return energy_missing_; }
 
@@ -52,7 +50,7 @@ class Workbench {
   bool pads_ = false;
   std::vector<std::pair<std::string, at::Tensor>> weights_;  // in main memory
   std::vector<Group> groups_;                                // without trials
-  int64_t layers_ = 0;
+  int64_t layers_ = 0;                                       // linear layers of the blocks
   std::string energy_missing_;
 };
 
