@@ -212,6 +212,9 @@ TEST(Rules, DoubtfulRunsGetAWarning) {
        {"no step to go back to"}},
       {{"--checkpoint.enable", "--checkpoint.load_only", "--training.nonfinite=rollback"}, {"no step to go back to", "load_only"}},
       {{"--checkpoint.enable", "--training.nonfinite=rollback"}, {}},
+      {{"--checkpoint.enable", "--training.steps=500", "--checkpoint.no_last_save_model_only", "--alarms.clipped.threshold=0.1",
+        "--alarms.clipped.action=rollback"},
+       {"action of an alarm = rollback", "no step to go back to"}},
       {{"--alarms.expert_load.action=stop"}, {"alarms.expert_load.action = stop has no effect", "threshold is 0"}},
       {{"--alarms.expert_load.action=stop", "--alarms.expert_load.threshold=3"}, {}},
   };

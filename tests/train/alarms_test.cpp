@@ -175,6 +175,10 @@ TEST(Alarms, JudgeTheLargestOfAllRanks) {
   ASSERT_EQ(both.lines.size(), 2);
   EXPECT_NE(both.lines[1].find("share of clipped codes is nan in layers.0.attention.wq/x.fwd"), std::string::npos) << both.lines[1];
   EXPECT_EQ(judge_alarms(config, 9, {"residual_norm layers.0 10\n"}).action, "");
+  config.residual_norm.threshold = INFINITY;
+  const AlarmVerdict only_measured = judge_alarms(config, 10, {"residual_norm layers.0 nan\nresidual_norm layers.1 inf\n"});
+  EXPECT_EQ(only_measured.action, "");
+  EXPECT_EQ(only_measured.scalars.size(), 2);
 }
 
 TEST(Alarms, MeasureEveryFewStepsAndBeforeCheckpoints) {

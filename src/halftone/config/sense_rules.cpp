@@ -103,6 +103,14 @@ void check_alarms(const JobConfig& j, const RuleContext& c) {
   });
 }
 
+bool rolls_back(const AlarmsConfig& alarms) {
+  bool any = false;
+  AlarmsConfig::fields(alarms, [&]<class T>(std::string_view, const T& alarm, std::string_view, const FieldInfo& = {}) {
+    if constexpr (std::is_same_v<T, AlarmConfig>) any = any || (alarm.threshold > 0 && alarm.action == "rollback");
+  });
+  return any;
+}
+
 void check_saves(const JobConfig& j, const RuleContext& c) {
   const CheckpointConfig& k = j.checkpoint;
   const int64_t steps = j.training.steps;
@@ -119,8 +127,9 @@ void check_saves(const JobConfig& j, const RuleContext& c) {
          "checkpoint.interval = {} exceeds training.steps = {}, and the last save holds only the model: no resumable step is written",
          k.interval, steps);
   const bool before_the_end = !k.load_only && (k.interval < steps || k.enable_first_step_checkpoint);
-  advise(c, j.training.nonfinite != "rollback" || before_the_end, {"training.nonfinite", "checkpoint.interval", "checkpoint.load_only"},
-         "training.nonfinite = rollback: this run writes no step to go back to before its end{}",
+  const bool nonfinite = j.training.nonfinite == "rollback";
+  advise(c, !(nonfinite || rolls_back(j.alarms)) || before_the_end, {"training.nonfinite", "checkpoint.interval", "checkpoint.load_only"},
+         "{} = rollback: this run writes no step to go back to before its end{}", nonfinite ? "training.nonfinite" : "action of an alarm",
          k.load_only ? " (checkpoint.load_only)" : fmt::format(" (checkpoint.interval = {}, training.steps = {})", k.interval, steps));
 }
 

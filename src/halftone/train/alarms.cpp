@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "halftone/base/error.h"
+#include "halftone/train/console.h"
 
 namespace halftone {
 namespace {
@@ -60,7 +60,7 @@ constexpr Alarm kAlarms[] = {
     {"underflowed", &AlarmsConfig::underflowed, "share of underflowed codes", Alarm::From::codes, codes<&QuantizationFigures::flushed>},
 };
 
-// Of "layers.3.attention": 3. Ranks of a pipeline have other blocks.
+// 3 for "layers.3.attention": orders the blocks of a pipeline's ranks.
 int64_t block_of(const std::string& place) {
   constexpr std::string_view kBlock = "layers.";
   return place.starts_with(kBlock) ? std::strtoll(place.c_str() + kBlock.size(), nullptr, 10) : INT64_MAX;
@@ -124,14 +124,14 @@ AlarmVerdict judge_alarms(const AlarmsConfig& config, int64_t step, const std::v
     std::ranges::stable_sort(all, {}, [](const auto& r) { return block_of(r.first); });
     for (const auto& r : all) {
       verdict.scalars.emplace_back(fmt::format("alarms/{}/{}", a.name, r.first), r.second);
-      if (r.second <= limit.threshold) continue;  // NaN is above
+      if (std::isinf(limit.threshold) || r.second <= limit.threshold) continue;  // NaN is above
       ++above;
       if (first == nullptr) first = &r;
       if (worst == nullptr || (!std::isnan(worst->second) && !(r.second <= worst->second))) worst = &r;
     }
     if (above == 0) continue;
     std::string line = fmt::format("alarm {} at step {}: {} is {:.4g} in {}, above alarms.{}.threshold = {}", a.name, step, a.what,
-                                   std::abs(worst->second), worst->first, a.name, limit.threshold);
+                                   plain_nan(worst->second), worst->first, a.name, limit.threshold);
     if (above > 1) line += fmt::format(" ({} of {} above it, first {})", above, all.size(), first->first);
     verdict.lines.push_back(line);
     const auto* found = std::find(std::begin(kActions), std::end(kActions), limit.action);

@@ -39,13 +39,13 @@ class AlarmProbe {
 struct AlarmVerdict {
   Scalars scalars;                 // alarms/<alarm>/<place>, the largest of all ranks
   std::vector<std::string> lines;  // one an alarm that was raised
-  std::string action;              // the strongest of these alarms; "" when none was raised
+  std::string action;              // the strongest of the raised alarms' actions; "" without one
 };
 
 // The same on every rank, because every rank has what all of them said.
 AlarmVerdict judge_alarms(const AlarmsConfig& config, int64_t step, const std::vector<std::string>& said);
 
-// Whether a step is measured: every freq steps, and before a checkpoint.
+// Whether a step is measured: every freq steps, and when checkpoint.interval or the end of the run asks for a checkpoint.
 bool alarms_measure(const JobConfig& config, int64_t step);
 // "residual_norm above 100: rollback; ..." of the alarms with a threshold; "" without one.
 std::string alarms_text(const AlarmsConfig& config);
