@@ -22,8 +22,8 @@ enum class Work : size_t { products, attention, elementwise, quantisers, head, o
 inline constexpr std::array<std::string_view, 7> kWorks = {"products",    "attention", "norm, activation, RoPE", "quantisers",
                                                            "head + loss", "optimizer", "gradient norm"};
 
-// What a step allocates, launches and sends, noted while the engine runs on meta tensors: no memory is allocated and no kernel launched.
-// Of the thread that runs the engine; tensors made meanwhile must not outlive it. Nests.
+// A step's allocations, kernels and messages, noted while the engine runs on meta tensors: no memory is allocated and no kernel launched.
+// Serves the thread that runs the engine; tensors made meanwhile must not outlive it. Nests.
 class DryRun final : public c10::Allocator {
  public:
   // rates: of the device, for times; null: none.
@@ -49,7 +49,7 @@ class DryRun final : public c10::Allocator {
   const GpuRates* const rates;
   void spent(Work work, double time);
   Transfers transfers;
-  int64_t live = 0, host = 0;  // bytes, now: of the device, and of pinned host memory
+  int64_t live = 0, host = 0;  // allocated bytes: of the device, and of pinned host memory
   void worked(double flops) { peaks[peak_].flops += flops; }
   // Discards what was noted; memory stays.
   void restart();
@@ -80,7 +80,7 @@ class DryRun final : public c10::Allocator {
   uintptr_t next_ = 1 << 20;
 };
 
-// What the second of two steps notes: memory by range, and this rank's traffic.
+// The second of two steps: memory by range, and this rank's traffic.
 struct DryStep {
   std::vector<DryRun::Peak> peaks;
   std::array<double, kWorks.size()> seconds{};
@@ -96,7 +96,7 @@ DryStep dry_step(const JobConfig& config, int64_t vocab_size, Hardware hardware,
 
 // Registers what LibTorch lacks on the meta device, once (train/dry_run_ops.cpp).
 void add_meta_functions();
-// Of attention kernels, for the dry run in progress (train/dry_run_ops.cpp).
+// For attention kernels: adds their FLOPs and time to the dry run in progress (train/dry_run_ops.cpp).
 void note_attention(int64_t batch, int64_t heads, int64_t queries, int64_t keys, int64_t d, int64_t v_dim, int64_t window, bool causal,
                     bool forward, bool cudnn);
 

@@ -34,11 +34,11 @@ Tensor searchsorted(const Tensor&, const Tensor& values, bool out_int32, bool, s
   return at::empty(values.sizes(), values.options().dtype(out_int32 ? at::kInt : at::kLong));
 }
 
-Tensor& one(const Tensor& x, Tensor& out) {
+Tensor& unary_out(const Tensor& x, Tensor& out) {
   if (out.sizes() != x.sizes()) out.resize_(x.sizes());
   return out;
 }
-Tensor& two(const Tensor& a, const Tensor& b, Tensor& out) {
+Tensor& binary_out(const Tensor& a, const Tensor& b, Tensor& out) {
   const std::vector<int64_t> shape = at::infer_size(a.sizes(), b.sizes());
   if (out.sizes() != shape) out.resize_(shape);
   return out;
@@ -105,10 +105,10 @@ void add_meta_functions() {
     m.impl("max", &max);
     m.impl("repeat_interleave.Tensor", &repeat_interleave);
     m.impl("abs", &abs);
-    m.impl("abs.out", &one);
-    m.impl("logical_not.out", &one);
-    m.impl("logical_or.out", &two);
-    m.impl("logical_and.out", &two);
+    m.impl("abs.out", &unary_out);
+    m.impl("logical_not.out", &unary_out);
+    m.impl("logical_or.out", &binary_out);
+    m.impl("logical_and.out", &binary_out);
     m.impl("_scaled_dot_product_cudnn_attention", &cudnn_forward);
     m.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
     m.impl("_flash_attention_forward", &flash_forward);

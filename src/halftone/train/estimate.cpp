@@ -65,7 +65,7 @@ double sum_of(const std::vector<WorkTime>& work) {
   return ms;
 }
 
-// Of one rank; rates null: no times.
+// The estimate of one rank; rates null: no times.
 Estimate estimated(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, const StepMesh& step_mesh,
                    const RankPart& part, const GpuRates* rates) {
   const parallel::Mesh& mesh = step_mesh.mesh;

@@ -13,7 +13,7 @@ struct RecomputeCost {
   std::array<double, 3> bytes{}, work{};
 };
 
-// Of the blocks of a run's model, from dry runs in each mode.
+// Costs of the blocks of a run's model, from dry runs in each mode.
 std::vector<RecomputeCost> recompute_costs(JobConfig config, int64_t layers, Hardware hardware);
 // The plan of [activation_checkpoint] for blocks with these costs, which only memory_budget uses: it keeps at most full + memory_budget *
 // (none - full) bytes, with the least recomputation.
