@@ -158,7 +158,7 @@ void make_folder(const std::filesystem::path& folder) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const int fd = open_or_fail(folder, O_RDONLY | O_DIRECTORY, "open the folder");
+  const int fd = open_or_fail(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY, "open the folder");
   const int result = ::fsync(fd);
   const int code = errno;
   ::close(fd);
