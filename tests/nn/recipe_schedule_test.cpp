@@ -83,8 +83,23 @@ TEST(RecipeSchedule, APhaseIsAFunctionOfTheStep) {
   s.enter(1);  // after a rollback
   EXPECT_EQ(s.schemes(), "mxfp4 mxfp4 mxfp8_e4m3 mxfp8_e4m3 none");
   EXPECT_TRUE(s.net.at(2).recipe().x_wgrad.quantized());
-  s.schedule->set_steps(2000);
+  s.schedule->set_steps(1020);
   EXPECT_EQ(s.schedule->phase_of(901), 0u);
+  EXPECT_THROW(s.schedule->set_steps(2000), Error);  // 90% would begin behind step 950
+}
+
+TEST(RecipeSchedule, TheLastEntryOfALayerCounts) {
+  const std::string head =
+      "[training]\nsteps = 100\n[quantize]\nscheme = \"mxfp4\"\n[[quantize.phases]]\nlast_layers = 2\nscheme = \"mxfp8_e4m3\"\n";
+  Scheduled s(head + "[[quantize.phases]]\nfrom = 50\nlast_layers = 2\nscheme = \"bf16\"\n");
+  EXPECT_EQ(s.schemes(), "mxfp4 mxfp4 mxfp8_e4m3 mxfp8_e4m3 none");
+  s.enter(50);
+  EXPECT_EQ(s.schemes(), "mxfp4 mxfp4 none none none");
+  Scheduled options(head + "[[quantize.phases]]\nlast_layers = 1\nwgrad_hp = true\n");  // of what the entry before it has set there
+  EXPECT_EQ(options.schemes(), "mxfp4 mxfp4 mxfp8_e4m3 mxfp8_e4m3 none");
+  EXPECT_TRUE(options.net.at(2).recipe().x_wgrad.quantized());
+  EXPECT_FALSE(options.net.at(3).recipe().x_wgrad.quantized());
+  EXPECT_TRUE(options.net.at(3).recipe().x_forward.quantized());
 }
 
 TEST(RecipeSchedule, PlanLinesHaveStepsSchemesAndLayers) {

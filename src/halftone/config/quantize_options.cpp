@@ -19,7 +19,8 @@ class SchemeOptions {
 
   const FieldEntry& field(std::string_view option) const { return *index_.find_field(fmt::format("quantize.{}", option)); }
   bool has(std::string_view option) const { return takes(field(option), nullptr); }
-  bool takes(const FieldEntry& option, const Json& value) const {
+  bool takes(const FieldEntry& option, const Json& value) const { return takes(scheme, option, value); }
+  static bool takes(const Scheme& scheme, const FieldEntry& option, const Json& value) {
     if (option.info.scope == Scope::run || option.info.scope == Scope::rule) return true;
     const auto own = scheme.find_option(leaf_of(option.name));
     return own && (own->empty() || !asks(option, value) || value == *own);
@@ -195,7 +196,7 @@ std::vector<RecipeOption> option_rows() {
     set_all(l, &OperandSpec::mode, *find_named(kScaleModeNames, *o.scale_mode));
   };
   row("scale_choice", &O::scale_choice, "none",
-      "block scales: none = amax / 6; four_over_six = of amax / 6 and amax / 4 that with less error", {"none", "four_over_six"})
+      "block scales: none = amax / 6; four_over_six = amax / 6 or amax / 4, whichever has the smaller error", {"none", "four_over_six"})
       .apply = [](L& l, const O& o) {
     if (*o.scale_choice == "none") return;
     set_all(l, &OperandSpec::choice, *find_named(kScaleChoiceNames, o.scale_choice_error.value_or("squared")));
@@ -306,7 +307,7 @@ std::vector<Refusal> refusals_of(RecipeOptions options, const Words& names, std:
     const std::string_view option = leaf_of(field.name);
     if (const std::string wrong = set_value(field, value); !wrong.empty()) refuse(option, "", ": " + wrong);
     const auto takes = [&](const Json& v) {
-      return std::any_of(schemes.begin(), schemes.end(), [&](const Scheme& s) { return S(s, options).takes(field, v); });
+      return std::any_of(schemes.begin(), schemes.end(), [&](const Scheme& s) { return S::takes(s, field, v); });
     };
     if (!S::asks(field, value) || takes(value)) continue;
     if (takes(nullptr))  // another value of it
@@ -379,7 +380,7 @@ std::vector<std::string_view> schemes_of(const QuantizeScheme& scheme) {
 
 bool scheme_takes(std::string_view scheme, const FieldEntry& option, const Json& value) {
   const std::optional<Scheme> row = find_scheme(scheme);
-  return row && SchemeOptions(*row, {}).takes(option, value);
+  return row && SchemeOptions::takes(*row, option, value);
 }
 
 std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : to_toml_text(value); }

@@ -17,7 +17,7 @@
 namespace halftone {
 namespace {
 
-constexpr size_t kMostEntries = 64, kMostSources = 256;  // without a scheme an entry for some blocks doubles the sources
+constexpr size_t kMostEntries = 32, kMostSources = 32;  // without a scheme an entry for some blocks doubles the sources
 
 struct Entry {
   QuantizePhase phase;
@@ -46,7 +46,7 @@ PhaseStart start_of(const Entry& e) {
   PhaseStart start;
   if (!e.phase.states("from")) return start;
   std::string_view text = e.phase.from;
-  const bool percent = text.ends_with('%'), fraction = percent || text.find('.') != std::string_view::npos;
+  const bool percent = text.ends_with('%'), fraction = percent || text.find_first_of(".e") != std::string_view::npos;
   if (percent) text.remove_suffix(1);
   const auto parse = [&](auto& out) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
@@ -55,13 +55,17 @@ PhaseStart start_of(const Entry& e) {
   const bool parsed = fraction ? parse(start.fraction) : parse(start.step);
   if (percent) start.fraction /= 100;
   check(parsed && (fraction ? start.fraction > 0 && start.fraction < 1 : start.step >= 2),
-        "{}from = {}: expected a step from 2 on, or a share of the run above 0 and below 1 as 0.9 or \"90%\"", e.place, e.phase.from);
+        "{}from: expected a step from 2 on, or a share of the run above 0 and below 1 as 0.9 or \"90%\", found {}", e.place,
+        shown(e.phase.from));
   return start;
 }
 
 bool selects(const QuantizePhase& p) {
   return p.states("targets") || p.states("ignore") || p.states("first_layers") || p.states("last_layers");
 }
+
+// Whether the field says when or at which depth, not how.
+bool is_place(std::string_view field) { return field == "from" || field == "first_layers" || field == "last_layers"; }
 
 // The value of each option that the entry states.
 void set_options(RecipeOptions& to, const QuantizePhase& from, const std::function<bool(const FieldEntry&)>& wanted) {
@@ -95,11 +99,11 @@ void change_options(std::vector<RecipeSource>& sources, const Entry& e, const Re
     });
     s.place = added.place;
     if (added.within.empty()) continue;
-    s.order = added.order;
+    s.order += added.order;  // of two changed sources the one that counted before counts
     s.within.insert(s.within.end(), added.within.begin(), added.within.end());
   }
   for (const std::string& name : e.phase.stated) {
-    if (name == "from" || name == "first_layers" || name == "last_layers") continue;
+    if (is_place(name)) continue;
     check(taken.contains("quantize." + name),
           "{}{}: no scheme in effect then has this option with this value; name a scheme, or leave it out", e.place, name);
   }
@@ -114,8 +118,7 @@ void change_options(std::vector<RecipeSource>& sources, const Entry& e, const Re
 // The entry may follow `sources`.
 void check_form(const Entry& e) {
   const QuantizePhase& p = e.phase;
-  const auto other = [](const std::string& name) { return name != "from" && name != "first_layers" && name != "last_layers"; };
-  check(std::ranges::any_of(p.stated, other), "{}it changes nothing: expected a scheme or options", e.place);
+  check(!std::ranges::all_of(p.stated, is_place), "{}it changes nothing: expected a scheme or options", e.place);
   check(p.states("scheme") || !(p.states("targets") || p.states("ignore")),
         "{}targets and ignore need a scheme; without one the entry sets options of the schemes in effect", e.place);
   check(p.states("from") || selects(p),
@@ -138,16 +141,17 @@ void check_form(const Entry& e) {
 std::vector<RecipeSource> sources_of(const QuantizeConfig& q, const std::vector<RecipeModifier>& modifiers,
                                      const std::vector<Entry>& entries, const std::vector<PhaseStart>& begun) {
   std::vector<RecipeSource> sources;
-  if (!q.scheme.is_none()) sources.push_back({q, "", 0, {}});
+  if (!q.scheme.is_none()) sources.push_back({q, "", 0, {}}), sources[0].options.phases.clear();
   for (const RecipeModifier& m : modifiers) {
     if (!m.phase) sources.push_back({m.options, m.place + ": ", 0, {}});
   }
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const Entry& e = entries[i];
+  for (const Entry& e : entries) {
     if (std::ranges::find(begun, start_of(e)) == begun.end()) continue;
     check_form(e);
     RecipeSource added;
-    added.place = e.place, added.order = static_cast<int>(i) + 1;
+    added.place = e.place;
+    for (const RecipeSource& s : sources) added.order = std::max(added.order, s.order);
+    ++added.order;
     if (e.phase.states("first_layers") || e.phase.states("last_layers")) added.within = {{e.phase.first_layers, e.phase.last_layers}};
     e.phase.states("scheme") ? add_scheme(sources, e, std::move(added)) : change_options(sources, e, added);
   }
@@ -181,16 +185,16 @@ void check_source(const RecipeSource& s, bool later) {
   }
 }
 
-void check_order(const std::vector<Entry>& entries, int64_t steps) {
+void check_order(const std::vector<Entry>& entries, int64_t scheduled, int64_t steps) {
   int64_t last = 1;
   PhaseStart before;
   for (const Entry& e : entries) {
     const PhaseStart start = start_of(e);
-    const int64_t first = start.first_step(steps);
+    const int64_t first = start.first_step(scheduled);
     check(first <= steps, "{}it begins at step {}, beyond the run's {} steps; choose an earlier one, or a share of the run as \"90%\"",
           e.place, first, steps);
-    check(first > last || start == before, "{}it begins at step {}, expected one behind step {}, where the entry before it begins", e.place,
-          first, last);
+    check(first > last || start == before, "{}it begins at step {}, expected one behind step {}, where the entries before it begin",
+          e.place, first, last);
     last = first, before = start;
   }
 }
@@ -227,7 +231,7 @@ void check_phases(const JobConfig& j, const RuleContext& c) {
   try {
     const std::vector<Entry> entries = entries_of(q, modifiers);
     if (entries.empty()) return;
-    if (j.training.steps > 0) check_order(entries, std::max(scheduled_steps(j), j.training.steps));
+    if (j.training.steps > 0) check_order(entries, scheduled_steps(j), std::max(scheduled_steps(j), j.training.steps));
     const std::vector<PhaseStart> starts = starts_of(entries);
     std::vector<PhaseStart> begun;
     for (const PhaseStart& start : starts) {

@@ -8,7 +8,7 @@
 
 // Schedules of formats: entries of quantize.phases, or modifiers of a recipe file with `from`, `first_layers` or `last_layers`. An entry
 // begins at a step and holds to the end. With a scheme it replaces the recipes of the layers that it selects: by targets, ignore and depth,
-// or without these all. Without a scheme it sets options of the recipes in effect. Of entries that select a layer the last one counts.
+// or without these all. Without a scheme it sets options of the recipes in effect. The last entry that selects a layer counts.
 namespace halftone {
 
 // Begin of a phase: a step (the first is 1), or behind a fraction of the run (above 0: instead of the step).
@@ -29,7 +29,7 @@ struct DepthRange {
 struct RecipeSource {
   QuantizeConfig options;
   std::string place;               // prefix of messages: "FILE:LINE: ", "quantize.phases[0]: " or empty
-  int order = 0;                   // of sources that select a layer the largest counts; 0: no entry
+  int order = 0;                   // the largest of the sources that select a layer counts; 0: no entry
   std::vector<DepthRange> within;  // each has to contain the layer's block
 };
 

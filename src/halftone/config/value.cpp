@@ -408,7 +408,7 @@ std::string set_phase(QuantizePhase& phase, const Json& table) {
     const FieldEntry* field = index.find_field("quantize." + key);
     if (field == nullptr) return fmt::format("unknown option {} of a phase{}", shown(key), nearest_word(key, known));
     const bool fraction = key == "from" && value.is_number_float();
-    if (std::string problem = set_value(*field, fraction ? Json(value.dump()) : value); !problem.empty()) {
+    if (std::string problem = set_value(*field, fraction ? Json(to_toml_text(value)) : value); !problem.empty()) {
       if (value.is_string() && problem.starts_with("expected one of"))
         problem += nearest_word(value.get<std::string>(), field->info.choices);
       return fmt::format("{}: {}", key, problem);

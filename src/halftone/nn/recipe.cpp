@@ -153,14 +153,18 @@ std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes
     const int64_t first = std::max(recipes.skip_first_layers, block_count(rule.skip_first_layers, layers));
     const int64_t last = layers - std::max(recipes.skip_last_layers, block_count(rule.skip_last_layers, layers));
     Kinds quantized;
-    bool deoscillates = false;
+    bool deoscillates = false, outranked = false;
     Left left;
     std::optional<LayerRecipe> recipe;
     RecipeSupport support;
     for (Module* m : modules) {
       auto* layer = dynamic_cast<QuantizableLayer*>(m);
       if (!layer || (!rule.kind.empty() && layer->kind() != rule.kind) || !matches_any(*m, matching.targets)) continue;
-      if (!in_range(*m, rule, layers) || replaced(*m, rule)) continue;
+      if (!in_range(*m, rule, layers)) continue;
+      if (replaced(*m, rule)) {
+        outranked = true;
+        continue;
+      }
       targeted.insert(m);
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
@@ -211,6 +215,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipeRules& recipes
       if (recipe->scheme.family->own_norms) with_norms.push_back(linear);
       ++quantized[layer->kind()];
     }
+    if (quantized.empty() && outranked) continue;  // later entries have its layers
     check(rule.order == 0 || !quantized.empty(), "{}{} is for no layer{}; drop the phase, or widen its targets or depth", rule.place,
           rule.scheme, left.text());
     if (quantized.empty()) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());

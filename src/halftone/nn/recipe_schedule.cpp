@@ -101,6 +101,17 @@ RecipeSchedule::RecipeSchedule(Module& model, const QuantizeConfig& quantize, co
   enter(0);
 }
 
+void RecipeSchedule::set_steps(int64_t steps) {
+  steps_ = steps;
+  for (size_t i = 1; i < phases_.size(); ++i) {
+    check(first_step(i) > first_step(i - 1),
+          "quantize.phases: in {} steps phase {} begins at step {}, expected one behind step {}, where phase {} begins; write `from` as "
+          "shares "
+          "of the run",
+          steps, i + 1, first_step(i), first_step(i - 1), i);
+  }
+}
+
 size_t RecipeSchedule::phase_of(int64_t step) const {
   size_t phase = 0;
   while (phase + 1 < phases_.size() && step >= first_step(phase + 1)) ++phase;

@@ -27,7 +27,8 @@ class RecipeSchedule {
   const std::vector<Phase>& phases() const { return phases_; }
   size_t phase() const { return now_; }  // whose recipes the layers have
   size_t phase_of(int64_t step) const;
-  void set_steps(int64_t steps) { steps_ = steps; }
+  // Error if a phase would then not begin behind the one before it.
+  void set_steps(int64_t steps);
   int64_t first_step(size_t phase) const { return phases_[phase].start.first_step(steps_); }
   std::pair<int64_t, int64_t> steps_of(size_t phase, int64_t last_step) const;  // first and last; none if the first is behind the last
   // Sets the layers' recipes; what they prepared for the former ones is freed. Whether the phase is another than before.
