@@ -52,7 +52,7 @@ struct ValueRun {
 };
 
 // Errors of the blocks of f[rows, width] under both scale candidates (ChoiceErrors), in six and four: one of (1 << row_shift) x (1 <<
-// column_shift) elements each, [.., ld]. Those of poisoned blocks have no meaning.
+// column_shift) elements each, [.., ld]. Errors of poisoned blocks have no meaning.
 struct ChoiceTile {
   ScaleChoice choice;
   const float* f;
