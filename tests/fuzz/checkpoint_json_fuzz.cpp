@@ -1,7 +1,7 @@
 // links: checkpoint_formats
 // seeds: tests/fuzz/seeds/checkpoint_json
 // dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama" "qwen2"
-// "qwen3" "mistral" "yarn" 9223372036854775807 -1
+// dict: "qwen3" "mistral" "yarn" 9223372036854775807 -1
 #include <cstdint>
 #include <cstdlib>
 #include <functional>

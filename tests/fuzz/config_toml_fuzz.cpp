@@ -1,6 +1,7 @@
 // links: config base
 // seeds: tests/fuzz/seeds/config_toml
-// dict: [training] [quantize] [model] scheme seq_len overrides = { } [ ] " ' , true inf 1_000 1e-4 None --training.steps \x00 \n #
+// dict: [training] [quantize] [[quantize.phases]] from "90%" last_layers [model] scheme seq_len overrides = { } [ ] " ' , true inf
+// dict: 1_000 1e-4 None --training.steps \x00 \n #
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,7 +1,7 @@
 // links: config base
 // seeds: tests/fuzz/seeds/recipe_yaml
-// dict: a_stage: b_modifiers: LowPrecisionTrainingModifier: scheme: mxfp4 targets: re:.* ignore: use_hadamard: true 0.15 & * ! | > - ? [ ]
-// { } , # " ' \n \t << --- ...
+// dict: a_stage: b_modifiers: LowPrecisionTrainingModifier: scheme: mxfp4 targets: re:.* ignore: use_hadamard: true 0.15 from: 90%
+// dict: last_layers: & * ! | > - ? [ ] { } , # " ' \n \t << --- ...
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 #include "halftone/config/load.h"
 #include "halftone/config/recipe_file.h"
 
-// A recipe file: yields an Error of at most a page, or modifiers with options that a configuration could have.
+// A recipe file: yields an Error of at most a page, or modifiers and phases with options that a configuration could have.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   std::vector<RecipeModifier> modifiers;
@@ -28,6 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     JobConfig config;
     config.quantize = m.options;
     config.quantize.recipe.clear();
+    if (m.phase) config.quantize.phases = {*m.phase};
     const std::string json = to_json(config);
     if (to_json(config_from_json(json)) != json) std::abort();
   }

@@ -1,7 +1,7 @@
 // links: tokenizer
 // seeds: tests/fuzz/seeds/tokenizer_json
 // dict: { } [ ] " : , "model" "vocab" "merges" "BPE" "added_tokens" "id" "content" "ByteLevel" "Split" "Regex" "NFC" "ids" \x00 -1 1e9 null
-// true
+// dict: true
 #include <cstdlib>
 #include <string_view>
 
