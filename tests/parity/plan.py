@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as work:
         file.write(struct.pack(f"<{len(rows)}H", *rows))
     options = ["--config", f"{source}/recipes/llama3_debug.toml", "--model.hf_assets_path", f"{source}/tests/assets/tokenizer",
                '--model.overrides={"dim":128,"n_layers":2,"n_heads":4,"n_kv_heads":2,"ffn_dim":384}', "--training.dataset=bin",
-               "--training.dataset_path=rows.bin", "--training.local_batch_size=4", "--training.seq_len=127", "--training.device=cpu",
+               "--training.dataset_path=rows.bin", "--training.local_batch_size=2", "--training.seq_len=127", "--training.device=cpu",
                "--debug.seed=1", "--validation.enable=false"]
 
     # Without a budget nothing may lose; every layer stays in bf16.
