@@ -260,13 +260,13 @@ TEST_P(EngineDraws, DependOnTheStepAlone) {
 INSTANTIATE_TEST_SUITE_P(
     Recipes, EngineDraws,
     ::testing::Values(std::vector<std::string>{"--quantize.scheme=none"},
-                    std::vector<std::string>{"--optimizer.name=SGD", "--optimizer.nesterov", "--training.dtype=bfloat16",
-                                             "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"},
-                    std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
-                    std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding"},
-                    std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.grad_input=false"},
-                    std::vector<std::string>{"--quantize.scheme=mxfp4"}, std::vector<std::string>{"--quantize.scheme=nvfp4"},
-                    std::vector<std::string>{"--quantize.scheme=fp8_tensorwise"}));
+                      std::vector<std::string>{"--optimizer.name=SGD", "--optimizer.nesterov", "--training.dtype=bfloat16",
+                                               "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"},
+                      std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
+                      std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding"},
+                      std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.grad_input=false"},
+                      std::vector<std::string>{"--quantize.scheme=mxfp4"}, std::vector<std::string>{"--quantize.scheme=nvfp4"},
+                      std::vector<std::string>{"--quantize.scheme=fp8_tensorwise"}));
 
 }  // namespace
 }  // namespace halftone

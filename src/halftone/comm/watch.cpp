@@ -32,7 +32,8 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_
   s.thread = std::thread([state = state_] { state->watch(); });
 }
 
-Watch::Watch(int64_t rank, int64_t world_size, std::function<void(Operation&, bool begins)> note) : state_(std::make_shared<State>(Recorder{})) {
+Watch::Watch(int64_t rank, int64_t world_size, std::function<void(Operation&, bool begins)> note)
+    : state_(std::make_shared<State>(Recorder{})) {
   state_->rank = rank, state_->world_size = world_size, state_->note = std::move(note);
 }
 

@@ -25,7 +25,7 @@ struct DepthRange {
   bool operator==(const DepthRange&) const = default;
 };
 
-// What gives rules to layers in a phase: [quantize], a modifier or an entry.
+// A source of rules in a phase: [quantize], a modifier or an entry.
 struct RecipeSource {
   QuantizeConfig options;
   std::string place;               // prefix of messages: "FILE:LINE: ", "quantize.phases[0]: " or empty
