@@ -431,17 +431,11 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
 
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  DependentLaunch how(band_grid({tiles.rows, tiles.columns * (kTile / kBlockColumns)}), kBlockWarps * 32, stream, true);
-  const auto launch = [&]<Copies kCopies>() {
-    const auto kernel = block_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, kCopies>;
-    constexpr int kBytes = sizeof(BlockShared<T, kStochastic, kForm, kCopies>);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    how.config.dynamicSmemBytes = kBytes;
-    cudaLaunchKernelEx(&how.config, kernel, a);
-  };
-  if (copies == Copies::row) return launch.template operator()<Copies::row>();
-  if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
-  launch.template operator()<Copies::both>();
+  const dim3 grid = band_grid({tiles.rows, tiles.columns * (kTile / kBlockColumns)});
+  launch_copies({grid, kBlockWarps * 32, stream, true}, a, copies, [&]<Copies kCopies>() {
+    return std::make_pair(block_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, kCopies>,
+                          static_cast<int>(sizeof(BlockShared<T, kStochastic, kForm, kCopies>)));
+  });
 }
 
 }  // namespace halftone::device

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <utility>
 
 #include "halftone/device/ptx.cuh"
 #include "halftone/quantize/cuda/kernels.h"
@@ -20,6 +21,21 @@ struct DependentLaunch {
  private:
   cudaLaunchAttribute overlap_;
 };
+
+// Launches the kernel of `copies`: kernel_of<Copies>() returns it with its bytes of dynamic shared memory.
+template <class KernelOf>
+void launch_copies(DependentLaunch&& how, const TileArgs& a, Copies copies, KernelOf kernel_of) {
+  const auto launch = [&]<Copies kCopies>() {
+    const auto [kernel, bytes] = kernel_of.template operator()<kCopies>();
+    if (bytes > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    how.config.dynamicSmemBytes = static_cast<size_t>(bytes);
+    cudaLaunchKernelEx(&how.config, kernel, a);
+  };
+  if (copies == Copies::row) return launch.template operator()<Copies::row>();
+  if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
+  launch.template operator()<Copies::both>();
+}
+
 // One thread block per tile, in bands of kBand tile rows.
 inline dim3 band_grid(TileGrid tiles) {
   return dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);

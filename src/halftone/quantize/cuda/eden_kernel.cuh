@@ -245,17 +245,9 @@ __global__ void __launch_bounds__(kEdenWarps * 32, 2) eden_tile_kernel(const __g
 
 template <class T, Form kForm>
 void launch_eden(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  DependentLaunch how(band_grid(tiles), kEdenWarps * 32, stream, true);
-  const auto launch = [&]<Copies kCopies>() {
-    const auto kernel = eden_tile_kernel<T, kForm, kCopies>;
-    constexpr int kBytes = sizeof(EdenShared<T, kForm>);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    how.config.dynamicSmemBytes = kBytes;
-    cudaLaunchKernelEx(&how.config, kernel, a);
-  };
-  if (copies == Copies::row) return launch.template operator()<Copies::row>();
-  if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
-  launch.template operator()<Copies::both>();
+  launch_copies({band_grid(tiles), kEdenWarps * 32, stream, true}, a, copies, [&]<Copies kCopies>() {
+    return std::make_pair(eden_tile_kernel<T, kForm, kCopies>, static_cast<int>(sizeof(EdenShared<T, kForm>)));
+  });
 }
 
 }  // namespace halftone::device

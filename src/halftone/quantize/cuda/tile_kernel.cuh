@@ -281,11 +281,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
 
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  const DependentLaunch how(band_grid(tiles), kTileThreads, stream, true);
-  const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&how.config, kernel, a); };
-  if (copies == Copies::row) return launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::row>);
-  if (copies == Copies::transposed) return launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::transposed>);
-  launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::both>);
+  launch_copies({band_grid(tiles), kTileThreads, stream, true}, a, copies,
+                [&]<Copies kCopies>() { return std::make_pair(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, kCopies>, 0); });
 }
 
 }  // namespace halftone::device
