@@ -7,13 +7,12 @@ import subprocess
 import sys
 import tempfile
 
-from _program import path_of, source
+from _program import conclude, expect, path_of, source
 
 sys.path.insert(0, os.path.join(source, "bench"))
 import convergence
 
 program = path_of("halftone")
-failures = 0
 CONFIG = """
 [model]
 name = "llama3"
@@ -41,13 +40,6 @@ steps = -1
 [debug]
 seed = 42
 """
-
-
-def expect(ok, text):
-    global failures
-    if not ok:
-        failures += 1
-        print(f"FAILED {text}")
 
 
 def attribute(out, config, only, *options):
@@ -113,5 +105,4 @@ with tempfile.TemporaryDirectory() as work:
                               "--attribute", "--order", "layers"], capture_output=True, text=True)
     expect(refused.returncode == 1 and "unknown group 'layers'; choose from recipe" in refused.stderr, refused.stderr)
 
-print("failures:", failures)
-sys.exit(1 if failures else 0)
+conclude()

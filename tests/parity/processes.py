@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from _program import path_of, source
+from _program import conclude, expect, path_of, source
 
 program = path_of("halftone")
 torchrun = shutil.which("torchrun", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
@@ -25,14 +25,6 @@ MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 ROWS = 24  # per step
 DEVICE, PROCESSES = os.environ.get("HALFTONE_DEVICE", "cpu"), int(os.environ.get("HALFTONE_PROCESSES", "2"))
 EVERY = os.environ.get("HALFTONE_EVERY_MESH") == "1"
-failures = 0
-
-
-def expect(true, text):
-    global failures
-    if not true:
-        failures += 1
-        print(f"FAILED {text}", flush=True)
 
 
 def free_port():
@@ -459,7 +451,7 @@ def main():
             begun = time.time()
             cases[name](work)
             print(f"{name}: {time.time() - begun:.0f} s", flush=True)
-    sys.exit(1 if failures else 0)
+    conclude()
 
 
 main()

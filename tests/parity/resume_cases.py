@@ -8,23 +8,14 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 
-from _program import path_of, source
+from _program import conclude, expect, path_of, source
 
 program = path_of("halftone")
 MODEL = {"dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 64}
 ROW = 32  # tokens, one row per step
 MODEL_ONLY, FULL = ["--checkpoint.last_save_model_only", "true"], ["--checkpoint.last_save_model_only", "false"]  # the last step
-failures = 0
-
-
-def expect(true, text):
-    global failures
-    if not true:
-        failures += 1
-        print(f"FAILED {text}")
 
 
 def tokens(path, bad=(), rows=200):
@@ -344,4 +335,4 @@ for case in (rollbacks, other_steps, retention, parts, arithmetic, other_course,
     with tempfile.TemporaryDirectory() as folder:
         case(folder)
     print(case.__name__)
-sys.exit(1 if failures else 0)
+conclude()
