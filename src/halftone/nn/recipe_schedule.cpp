@@ -106,8 +106,7 @@ void RecipeSchedule::set_steps(int64_t steps) {
   for (size_t i = 1; i < phases_.size(); ++i) {
     check(first_step(i) > first_step(i - 1),
           "quantize.phases: in {} steps phase {} begins at step {}, expected one behind step {}, where phase {} begins; write `from` as "
-          "shares "
-          "of the run",
+          "shares of the run",
           steps, i + 1, first_step(i), first_step(i - 1), i);
   }
 }

@@ -119,8 +119,8 @@ struct DryRun::Scopes : at::ObserverContext {
       d.peak_ = static_cast<size_t>(at - d.peaks.begin());
       if (at == d.peaks.end()) d.peaks.push_back({std::string(name), 0, {}});
       if (name.ends_with(" backward"))
-        for (Peak& p : d.peaks) p.kept = std::max(p.kept, p.alive);
-      d.peaks[d.peak_].run = d.range_, d.peaks[d.peak_].alive = 0;
+        for (Peak& p : d.peaks) p.kept = std::max(p.kept, p.live);
+      d.peaks[d.peak_].run = d.range_, d.peaks[d.peak_].live = 0;
       d.moved(0, 0, 0);
     }
     return outer;
@@ -176,7 +176,7 @@ void DryRun::free(void* memory) {
 }
 
 void DryRun::count(const Block& block, int64_t bytes) {
-  if (block.owner == 0 && block.peak < peaks.size() && peaks[block.peak].run == block.range) peaks[block.peak].alive += bytes;
+  if (block.owner == 0 && block.peak < peaks.size() && peaks[block.peak].run == block.range) peaks[block.peak].live += bytes;
 }
 
 void DryRun::moved(int owner, int64_t range, int64_t bytes) {

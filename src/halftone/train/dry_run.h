@@ -40,9 +40,10 @@ class DryRun final : public c10::Allocator {
     std::string range;
     int64_t bytes = 0;
     Owners owners;
-    int64_t kept = 0;             // activations that a run of it leaves to the backward pass
-    double flops = 0;             // of products and attention
-    int64_t run = -1, alive = 0;  // the last run, and activations of it that exist
+    int64_t kept = 0;  // bytes of activations that one pass over it leaves to the backward pass
+    double flops = 0;  // of products and attention
+    int64_t run = -1;  // number of the latest pass over it
+    int64_t live = 0;  // allocated bytes of that pass's activations
   };
   std::vector<Peak> peaks;                      // by range, in the order of the first step
   std::array<double, kWorks.size()> seconds{};  // by Work
