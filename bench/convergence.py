@@ -36,6 +36,7 @@ class Run:
     train: str = ""      # other options. A run is compared with bfloat16's with the same
     group: str = "recipe"
     bar: float = None    # how far the loss may exceed bfloat16's, per cent; none: must converge, the loss is only reported
+    parent: str = ""     # the run that this one differs from after FINISH of the steps only: it continues that run's checkpoint
 
     @property
     def scheme(self):
@@ -44,6 +45,13 @@ class Run:
 
 def scheme(name, *options):
     return " ".join((f"--quantize.scheme={name}", *(f"--quantize.{o}" for o in options)))
+
+
+FINISH = 0.9
+
+
+def finish(parent, name, *options):
+    return Run(f"{parent}, bf16 forward from {FINISH:.0%}", scheme(name, *options, f'phases=[{{"from":"{FINISH:.0%}","output":false}}]'), parent=parent)
 
 
 RECIPES = [
@@ -72,6 +80,10 @@ RECIPES = [
     Run("quartet2", scheme("quartet2")),
     Run("nvfp4, four over six", scheme("nvfp4", "scale_choice=four_over_six")),
     Run("nvfp4, four over six, 1-D weights", scheme("nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false")),
+    Run("mxfp4, 1-D weights", scheme("mxfp4", "use_2dblock_w=false")),
+    finish("quartet2", "quartet2"),
+    finish("nvfp4, four over six, 1-D weights", "nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false", "deosc_step=0"),
+    finish("mxfp4, 1-D weights", "mxfp4", "use_2dblock_w=false", "deosc_step=0"),
 ]
 
 # Changes that --attribute makes in a recipe: group, name, options of [quantize], and the one recipe that has them.
@@ -156,9 +168,15 @@ def size(args, config):
     return max(1, round(args.tokens_per_parameter * parameters / (rows * t["seq_len"])))
 
 
+def folder_of(args, kind, name):
+    return args.out / kind / re.sub(r"\W+", "_", name)
+
+
 def command(args, run, folder):
+    interval = args.finish if any(r.parent == run.name for r in args.table) else 1000000
     fields = [args.program, "train", "--config", args.config, f"--job.dump_folder={folder}", f"--training.device={args.device}",
-              "--training.minutes=0", f"--model.hf_assets_path={args.out}/tokenizer", "--checkpoint.enable=true", "--checkpoint.interval=1000000"]
+              "--training.minutes=0", f"--model.hf_assets_path={args.out}/tokenizer", "--checkpoint.enable=true",
+              f"--checkpoint.interval={interval}"]
     if args.steps:
         fields += [f"--training.steps={args.steps}", f"--validation.freq={args.steps}", f"--metrics.log_freq={max(1, args.steps // 32)}"]
     if args.text:
@@ -246,7 +264,10 @@ class Worker:
 
     def __init__(self, args, run, slot):
         self.name, self.slot, self.start = run.name, slot, time.time()
-        self.folder = args.out / "run" / re.sub(r"\W+", "_", run.name)
+        self.folder = folder_of(args, "run", run.name)
+        branch = folder_of(args, "branch", run.parent)
+        if run.parent and branch.exists() and not self.folder.exists():
+            shutil.copytree(branch, self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         env = dict(os.environ, **({"OMP_NUM_THREADS": str(args.threads)} if args.threads else {}))
         env.setdefault("HALFTONE_CACHE", str(args.out / "cache"))  # the runs share tokens and timings of GEMMs
@@ -272,6 +293,11 @@ class Worker:
         r = {"seconds": round(self.seconds(), 1), "curve": [], "loss": None, "bits_per_byte": None, "steps": args.steps}
         if self.process.returncode == 0:
             r.update(read(self.folder))
+            step = f"checkpoint/step-{args.finish}"
+            if (self.folder / step).exists() and any(q.parent == self.name for q in args.table):
+                branch = folder_of(args, "branch", self.name)
+                shutil.copytree(self.folder / step, branch / step)
+                (branch / "seconds").write_text(str(FINISH * r["seconds"]))
         else:
             shutil.copy(self.folder / "log", args.out / f"{self.folder.name}.log")
         shutil.rmtree(self.folder)
@@ -286,12 +312,16 @@ def train(args, queue, results, keep):
     def fits(run):
         scheme_of = {r.name: r.scheme for r in args.table}
         known = [(scheme_of.get(n) == run.scheme, r["seconds"]) for n, r in results.items() if r["loss"] is not None]
-        return left() > max((s for same, s in known if same), default=max((s for _, s in known), default=0))
+        share = 1 - FINISH if folder_of(args, "branch", run.parent).exists() and run.parent else 1
+        return left() > share * max((s for same, s in known if same), default=max((s for _, s in known), default=0))
+
+    def waits(run):
+        return run.parent and run.parent in [r.name for r in queue] + [w.name for w in running]
 
     while queue or running:
         # The first run starts alone: it builds the tokenizer that the others read.
         ready = (args.out / "tokenizer" / "tokenizer.json").exists() or not running
-        following = next((r for r in queue if fits(r)), None) if ready and len(running) < args.slots else None
+        following = next((r for r in queue if not waits(r) and fits(r)), None) if ready and len(running) < args.slots else None
         if left() > 0 and following:
             queue.remove(following)
             running.append(Worker(args, following, min(set(range(args.slots)) - {w.slot for w in running})))
@@ -340,8 +370,9 @@ def main():
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     args = parser.parse_args(sys.argv[1:cut])
     args.fields = sys.argv[cut + 1:]
-    config = ask(args, "config") if args.tokens_per_parameter or args.attribute else None
+    config = ask(args, "config")
     args.steps = size(args, config) if args.tokens_per_parameter else None
+    args.finish = round(FINISH * (args.steps or config["training"]["steps"]))
     args.table = attribution(config, (args.steps or config["training"]["steps"]) / config["training"]["steps"]) if args.attribute else RECIPES
     runs = {r.name: r for r in args.table}
     wanted = args.runs.split(";") if args.runs else list(runs)
