@@ -69,6 +69,11 @@ std::optional<TemplateText> tokenizer_template(const fs::path& folder) {
 
 }  // namespace
 
+std::optional<std::string> tokenizer_chat_template(const std::string& tokenizer_folder) {
+  const std::optional<TemplateText> found = tokenizer_template(tokenizer_folder);
+  return found ? std::optional(found->text) : std::nullopt;
+}
+
 void set_chat(SourceOptions& options, const DataloaderConfig& loader, const std::string& tokenizer_folder) {
   options.chat.format = parse_chat_format(loader.chat_format);
   options.chat.messages_key = loader.messages_key;

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 
 #include "halftone/config/training_config.h"
@@ -12,5 +13,8 @@ namespace halftone {
 // Error for a named file that is missing or does not compile. A template of the tokenizer that does not compile is an error of the first
 // conversation, because text needs none.
 void set_chat(SourceOptions& options, const DataloaderConfig& loader, const std::string& tokenizer_folder);
+
+// The text of the tokenizer's template, by the same rule; none without one.
+std::optional<std::string> tokenizer_chat_template(const std::string& tokenizer_folder);
 
 }  // namespace halftone

@@ -67,6 +67,7 @@ struct DecoderTraits {
   bool sinks = false;        // a learned logit per head that belongs to no token
   LatentWidths latent{};     // kv_rank 0: grouped-query attention
   const char* window_layers = "w";
+  const char* gguf = nullptr;  // general.architecture of GGUF files, by which llama.cpp selects its graph; null: none
 };
 
 // Hyper-parameters by their names in model.overrides.

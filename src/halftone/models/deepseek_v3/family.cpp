@@ -45,7 +45,8 @@ constexpr DecoderTraits kTraits = {
     .experts = DecoderTraits::Experts::deepseek,
     .expert_bias = true,
     .balance = 1e-3,
-    .latent = {.kv_rank = 512, .qk_nope = 128, .qk_rope = 64, .v = 128}};
+    .latent = {.kv_rank = 512, .qk_nope = 128, .qk_rope = 64, .v = 128},
+    .gguf = "deepseek2"};
 
 }  // namespace
 

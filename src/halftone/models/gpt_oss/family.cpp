@@ -45,7 +45,8 @@ constexpr DecoderTraits kTraits = {
     .clamped = true,
     .balance = 1e-3,
     .sinks = true,
-    .window_layers = "wf"};
+    .window_layers = "wf",
+    .gguf = "gpt-oss"};
 
 }  // namespace
 

@@ -27,8 +27,13 @@ constexpr DecoderFlavor kFlavors[] = {
     {"SmolLM2-1.7B", 2048, 24, 32, 32, 8192, 49152, true, 130000, 8192},
 };
 
-constexpr DecoderTraits kTraits = {
-    .flavors = kFlavors, .may_attention_bias = true, .may_mlp_bias = true, .norm_eps = 1e-5, .rope_theta = 500000, .max_seq_len = 131072};
+constexpr DecoderTraits kTraits = {.flavors = kFlavors,
+                                   .may_attention_bias = true,
+                                   .may_mlp_bias = true,
+                                   .norm_eps = 1e-5,
+                                   .rope_theta = 500000,
+                                   .max_seq_len = 131072,
+                                   .gguf = "llama"};
 
 }  // namespace
 

@@ -44,11 +44,12 @@ constexpr DecoderTraits traits(std::span<const DecoderFlavor> flavors, bool thir
           .head_dim = third ? 128 : 0,
           .norm_eps = 1e-6,
           .rope_theta = 1e6,
-          .max_seq_len = third ? 40960 : 32768};
+          .max_seq_len = third ? 40960 : 32768,
+          .gguf = third ? "qwen3" : "qwen2"};
 }
 constexpr DecoderTraits with_experts() {
   DecoderTraits t = traits(kFlavorsMoe, true);
-  t.windows = DecoderTraits::Windows::switched, t.experts = DecoderTraits::Experts::qwen;
+  t.windows = DecoderTraits::Windows::switched, t.experts = DecoderTraits::Experts::qwen, t.gguf = "qwen3moe";
   return t;
 }
 constexpr DecoderTraits kTraits2 = traits(kFlavors2, false), kTraits3 = traits(kFlavors3, true), kTraitsMoe = with_experts();
