@@ -311,6 +311,58 @@ TEST(CausalAttention, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   }
 }
 
+// Queries in pieces of any size, against the keys of their windows from a multiple of kInvariantKeys on, or each document by itself.
+TEST(CausalAttention, InvariantBitsDependOnTheVisibleKeysAlone) {
+  for (const Problem& p :
+       {Problem{{1, 400, 400, 4, 2, 64}}, Problem{{1, 400, 400, 2, 1, 32, 90}, false, 4}, Problem{{1, 330, 330, 2, 2, 96, 20, 64}}}) {
+    for (const DType t : {DType::bf16, DType::f32}) {
+      for (const Implementation& implementation : implementations()) {
+        if (!implementation.usable(t)) continue;
+        SCOPED_TRACE(fmt::format("{} {} window {}", implementation.name, t == DType::f32 ? "f32" : "bf16", p.shape.window));
+        Data x(p, t);
+        x.forward.invariant = true;
+        const ReferenceForward expected = reference_forward(x.forward);
+        implementation.forward(x.forward);
+        check_forward(x, expected.out, expected.lse, t);
+        for (const int64_t piece : {1, 7, 64, 333}) {
+          for (int64_t q = 0; q < p.shape.q_len; q += piece) {
+            const int64_t count = std::min(piece, p.shape.q_len - q);
+            const int64_t first = p.shape.window > 0 ? std::max<int64_t>(0, q - p.shape.window + 1) / kInvariantKeys * kInvariantKeys : 0;
+            Tensor out(count * x.out_width, t, 9, NAN);
+            AttentionForward part = x.forward;
+            part.shape.q_len = count, part.shape.kv_len = q + count - first, part.lse = nullptr;
+            part.q = x.q.element(q * x.q_row), part.k = x.k.element(first * x.kv_row), part.v = x.v.element(first * x.v_row);
+            part.out = out.bytes.data();
+            implementation.forward(part);
+            ASSERT_EQ(std::memcmp(out.bytes.data(), x.out.element(q * x.out_width), out.bytes.size()), 0)
+                << "queries " << q << " + " << count;
+          }
+        }
+      }
+    }
+  }
+  for (const DType t : {DType::bf16, DType::f32}) {
+    const Problem p{{2, 300, 300, 4, 2, 32, 40}, true};
+    Data x(p, t), y(p, t);
+    x.forward.invariant = true;
+    const ReferenceForward expected = reference_forward(x.forward);
+    causal_attention_forward(x.forward);
+    check_forward(x, expected.out, expected.lse, t);
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t first = 0, end = 0; first < 300; first = end) {
+        while (end < 300 && x.doc_start[b * 300 + end] == first) ++end;
+        AttentionForward part = y.forward;
+        part.invariant = true, part.doc_start = nullptr, part.lse = nullptr;
+        part.shape.batch = 1, part.shape.q_len = part.shape.kv_len = end - first;
+        part.q = y.q.element((b * 300 + first) * y.q_row), part.k = y.k.element((b * 300 + first) * y.kv_row);
+        part.v = y.v.element((b * 300 + first) * y.v_row), part.out = y.out.element((b * 300 + first) * y.out_width);
+        causal_attention_forward(part);
+      }
+    }
+    EXPECT_EQ(x.out.bytes, y.out.bytes);
+  }
+}
+
 TEST(CausalAttention, WritesOnlyItsOwnColumns) {
   const Problem p{{1, 50, 50, 2, 1, 24}, false, 1, false};
   Data x(p, DType::f32);

@@ -336,6 +336,7 @@ inline const std::vector<Row>& rows() {
       {"debug.seed", "7", run},
       {"debug.deterministic", "", said, "threads, deterministic"},
       {"debug.deterministic_warn_only", "", said, "deterministic or with a warning", "bin", {"--debug.deterministic"}},
+      {"debug.batch_invariant", "", said, "threads, batch-invariant"},
       {"debug.moe_force_load_balance", "", run, "", "experts run"},
       {"debug.detect_anomaly", "", refused, "training.nonfinite"},
       {"validation.enable", "", run, "", "validated"},

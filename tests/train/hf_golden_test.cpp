@@ -15,6 +15,7 @@
 #include "halftone/nn/parameter_store.h"
 #include "halftone/nn/pass.h"
 #include "halftone/train/hf_model.h"
+#include "invariant.h"
 #include "ops/test_device.h"
 #include "source_dir.h"
 
@@ -129,6 +130,40 @@ TEST_P(HfGolden, LogitsOfEveryPositionEqualTransformers) {
   for (int64_t last = prompt - 1, first = 0; last < length; first = ++last) {
     const at::Tensor logits = loaded.built.model->next_token_logits(ids.narrow(1, first, last + 1 - first).contiguous(), caches);
     EXPECT_LT(relative(expected.select(1, last), logits), bar()) << "position " << last;
+  }
+}
+
+// debug.batch_invariant: a row packed between two other documents in a training pass, and chunks of it through the KV cache, give the
+// same bits, with windows, sinks, latent attention, biases and experts of every routing.
+TEST_P(HfGolden, BatchInvariantBits) {
+  if (test_device().is_cuda()) GTEST_SKIP() << "attention on a GPU is not batch-invariant in float32";
+  const BatchInvariantScope invariant;
+  const at::Tensor ids = golden("input_ids");
+  const int64_t length = ids.size(1), before = 3, places = length + 8;
+  Loaded loaded(param(), places);
+  nn::Model& model = *loaded.built.model;
+  std::vector<KvCache> caches = model.make_caches(1, places);
+  if (param() == "llama_dynamic") {
+    EXPECT_THROW(model.next_token_logits(ids.narrow(0, 0, 1), caches), Error);
+    return;
+  }
+  nn::ModelInput input;
+  input.tokens = ids[0].repeat({2, places / length + 1}).narrow(1, 0, places).contiguous();
+  input.tokens[1].narrow(0, before, length).copy_(ids[1]);
+  at::Tensor start = at::zeros({2, places}, at::kInt);
+  start[1].narrow(0, before, length).fill_(before), start[1].narrow(0, before + length, places - before - length).fill_(before + length);
+  input.positions = at::arange(places, at::kInt).repeat({2, 1}) - start, input.documents = documents_of(start, at::kCPU);
+  const nn::SequenceInfo info = model.sequence_info(input);
+  nn::Stream s = model.embed(input.tokens, info);
+  for (int64_t i = 0; i < model.blocks(); ++i) s = model.block(i, s, info);
+  const at::Tensor expected = model.logits({s.x.detach(), s.branch.detach()}, info).narrow(0, places + before, length);
+  for (const int64_t chunk : {int64_t{1}, int64_t{3}, length}) {
+    for (KvCache& c : caches) c.length = 0;
+    for (int64_t at = 0; at < length; at += chunk) {
+      const int64_t n = std::min(chunk, length - at);
+      const at::Tensor found = model.next_token_logits(ids.narrow(0, 1, 1).narrow(1, at, n).contiguous(), caches);
+      EXPECT_TRUE(same_bits(expected.narrow(0, at + n - 1, 1), found)) << "position " << at + n - 1 << ", chunks of " << chunk;
+    }
   }
 }
 

@@ -61,6 +61,27 @@ const Implementation& fastest(DType dtype) {
 
 bool nothing(const AttentionShape& s) { return s.batch == 0 || s.q_len == 0; }
 
+// Document by document, so that blocks of keys and of queries begin with each.
+void forward_documents(const AttentionForward& p) {
+  const AttentionShape& s = p.shape;
+  const auto bytes = static_cast<int64_t>(size_of(p.dtype));
+  const auto of = [&](const void* base, const AttentionLayout& l, int64_t b, int64_t t) {
+    return static_cast<const std::byte*>(base) + (b * l.batch_stride + t * l.row) * bytes;
+  };
+  for (int64_t b = 0; b < s.batch; ++b) {
+    const int32_t* start = p.doc_start + b * s.kv_len;
+    for (int64_t first = 0, end = 0; first < s.q_len; first = end) {
+      while (end < s.q_len && start[end] == start[first]) ++end;
+      AttentionForward part = p;
+      part.shape.batch = 1, part.shape.q_len = part.shape.kv_len = end - first, part.doc_start = nullptr;
+      part.q = of(p.q, p.q_layout, b, first), part.k = of(p.k, p.k_layout, b, first), part.v = of(p.v, p.v_layout, b, first);
+      part.out = const_cast<std::byte*>(of(p.out, p.out_layout, b, first));
+      if (p.lse != nullptr) part.lse = p.lse + b * s.heads * p.lse_head + first;
+      fastest(p.dtype).forward(part);
+    }
+  }
+}
+
 }  // namespace
 
 std::span<const Implementation> implementations() { return kImplementations; }
@@ -73,6 +94,10 @@ AttentionForward checked(const AttentionForward& p) {
   x.k_layout = checked("k", x.k_layout, s.kv_len, s.kv_heads, s.head_dim);
   x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.v_dim);
   x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.v_dim);
+  if (x.lse_head == 0) x.lse_head = s.q_len;
+  check(!x.invariant || (s.gap == 0 && (x.doc_start == nullptr || s.q_len == s.kv_len)),
+        "attention: expected all keys of the rows in a batch-invariant call, found {} queries, {} keys and a gap of {}", s.q_len, s.kv_len,
+        s.gap);
   return x;
 }
 
@@ -112,6 +137,7 @@ std::byte* scratch(size_t bytes) {
 void causal_attention_forward(const AttentionForward& p) {
   const AttentionForward x = attention::checked(p);
   if (attention::nothing(x.shape)) return;
+  if (x.invariant) return x.doc_start != nullptr ? attention::forward_documents(x) : attention::fastest(x.dtype).forward(x);
   if (x.shape.q_len <= attention::kDecodeQueries) return attention::forward_decode(x);
   attention::fastest(x.dtype).forward(x);
 }

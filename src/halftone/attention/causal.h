@@ -34,7 +34,13 @@ struct AttentionForward {
   float* lse = nullptr;  // [B, H, q_len] natural logarithm of the softmax sum, or null; -inf if no key is visible
   AttentionLayout q_layout, k_layout, v_layout, out_layout;
   const int32_t* doc_start = nullptr;  // [B, kv_len + gap] first key visible to a position, or null
+  // The bits of a query's output depend on the query and its visible keys alone: not on the other queries of the call, on the place of
+  // its document in the row or on earlier keys that a window hides. Keys are summed in blocks that begin at multiples of
+  // kInvariantKeys from the document's first key, or from key 0 without documents. Without a gap.
+  bool invariant = false;
+  int64_t lse_head = 0;  // elements between heads of lse; 0: q_len
 };
+inline constexpr int64_t kInvariantKeys = 128;
 
 // dq, dk and dv are overwritten, each in its own layout; out and lse come from the forward pass.
 struct AttentionBackward {

@@ -14,7 +14,8 @@ class ForwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kKeys = 32;                              // per strip
+  static constexpr int kKeys = 32;  // per strip
+  static_assert(kInvariantKeys % kKeys == 0);
   static constexpr int kAheadRows = 8;                          // rows fetched per strip
   static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
@@ -65,7 +66,7 @@ class ForwardBlocks {
     if (next != nullptr) ahead.add(next, p_.q_layout.row, queries_, hd);
     // The choice of m affects the last bits. If documents or windows begin inside the block, a query's choice must not depend on keys that
     // only another query attends to.
-    const bool bounded = visible.one_begin(queries_) && bounded_scores(visible.key_begin, visible.key_end);
+    const bool bounded = !p_.invariant && visible.one_begin(queries_) && bounded_scores(visible.key_begin, visible.key_end);
     for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = bounded ? 0 : kHidden;
 
     const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
@@ -199,7 +200,7 @@ class ForwardBlocks {
       if (sum_[i] == 0) top_[i] = 0, lse[i] = -std::numeric_limits<float>::infinity();
     }
     if (p_.lse != nullptr) {
-      std::memcpy(p_.lse + (b * shape.heads + head) * shape.q_len + q_begin, lse, static_cast<size_t>(q_end - q_begin) * sizeof(float));
+      std::memcpy(p_.lse + (b * shape.heads + head) * p_.lse_head + q_begin, lse, static_cast<size_t>(q_end - q_begin) * sizeof(float));
     }
     store_transposed<P, In, false>(at<In>(p_.out, p_.out_layout, b, q_begin, head), p_.out_layout.row, q_end - q_begin, shape.v_dim, out_t_,
                                    v_width_, queries_, top_, rows_);

@@ -91,12 +91,16 @@ struct DebugConfig {
   std::optional<int64_t> seed;
   bool deterministic = false;
   bool deterministic_warn_only = false;
+  bool batch_invariant = false;
   bool moe_force_load_balance = false;
 
   static void fields(auto& self, auto&& field) {
     field("seed", self.seed, "seed of all random numbers; none = drawn and logged", {.min = 0});
     field("deterministic", self.deterministic, "deterministic algorithms only: reruns are bit-identical");
     field("deterministic_warn_only", self.deterministic_warn_only, "warn when an operation has no deterministic algorithm");
+    field("batch_invariant", self.batch_invariant,
+          "a token's logits have the same bits in training and in halftone generate, whatever the batch, packing or chunks of the prompt",
+          {.mark = Mark::E});
     field("moe_force_load_balance", self.moe_force_load_balance, "route tokens to experts round-robin");
   }
 };

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/nn/pass.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/rope_table.h"
 
 namespace halftone {
@@ -171,7 +173,11 @@ nn::SequenceInfo Decoder::sequence_info(const nn::ModelInput& input) const {
   return info;
 }
 
-at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
+at::Tensor Decoder::logits(const nn::Stream& in, const nn::SequenceInfo& info) {
+  return head_logits(output_.port().enter(norm_(in.x, in.branch).second).value, output_.head(), info.step);
+}
+
+at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches, nn::UnitAccess* access) {
   at::NoGradGuard no_grad;
   nn::SequenceInfo info;
   info.batch = tokens.size(0), info.seq = tokens.size(1);
@@ -179,15 +185,22 @@ at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCa
   check(length <= caches.front().k.size(1), "generate: {} positions requested, the caches have {}", length, caches.front().k.size(1));
   // Frequencies follow the length of the text: cached keys keep the ones they were rotated with, as in transformers.
   const RopeScaling scaling = config_.rope();
+  check(!batch_invariant() || scaling.type != RopeScaling::Type::dynamic,
+        "debug.batch_invariant: dynamic RoPE scaling rotates a key by the length of the text so far; switch one of them off");
   if (scaling.type == RopeScaling::Type::dynamic && (length > scaling.original_context || cos_.size(0) != scaling.original_context))
     prepare(cos_.device(), std::max(length, scaling.original_context));
   check(length <= cos_.size(0), "generate: {} positions requested, the model was prepared for {}", length, cos_.size(0));
   info.cos = cos_, info.sin = sin_, info.caches = &caches;
+  const auto enter = [&](int64_t unit) {
+    if (access != nullptr) access->before_forward(unit);
+  };
+  enter(0);
   nn::Stream s = embed(tokens, info);
-  for (int64_t i = 0; i < blocks(); ++i) s = block(i, s, info);
-  const at::Tensor h = norm_(s.x, s.branch).second;
+  for (int64_t i = 0; i < blocks(); ++i) enter(i + 1), s = block(i, s, info);
+  enter(blocks() + 1);
+  const at::Tensor h = output_.port().enter(norm_(s.x, s.branch).second).value;
   const at::Tensor last = h.reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
-  return output_(last, info.step).to(at::kFloat);
+  return head_logits(last, output_.head(), info.step);
 }
 
 std::vector<KvCache> Decoder::make_caches(int64_t batch, int64_t capacity) const {

@@ -36,7 +36,8 @@ class Decoder : public nn::Model {
   int64_t blocks() const override { return static_cast<int64_t>(layers_.size()); }
   nn::Stream block(int64_t i, const nn::Stream& in, const nn::SequenceInfo& info) override { return (*layers_.at(i))(in, info); }
   HeadLoss head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) override;
-  at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) override;
+  at::Tensor logits(const nn::Stream& in, const nn::SequenceInfo& info) override;
+  at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches, nn::UnitAccess* access = nullptr) override;
   std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const override;
   nn::ModelSize size() const override;
   std::span<const nn::SplitRule> splits() const override { return kDecoderSplits; }

@@ -29,7 +29,8 @@ class LatentAttention : public Module {
   Linear& output() { return wo_; }
   std::vector<NormUse> norm_uses();                   // for its own norms
   std::pair<int64_t, int64_t> cache_widths() const {  // elements per position in KvCache::k and v
-    return {shape_.heads * shape_.qk_dim(), shape_.heads * shape_.v_dim};
+    const int64_t heads = wkv_b_.out_features() / (shape_.qk_nope_dim + shape_.v_dim);
+    return {heads * shape_.qk_dim(), heads * shape_.v_dim};
   }
 
  private:

@@ -153,7 +153,7 @@ class Attention : public Module {
   const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
   Linear& output() { return wo_; }
   std::pair<int64_t, int64_t> cache_widths() const {  // elements per position in KvCache::k and v
-    return {shape_.kv_heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim};
+    return {wk_.out_features(), wv_.out_features()};
   }
 
  private:

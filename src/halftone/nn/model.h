@@ -58,6 +58,8 @@ struct Stream {
   at::Tensor x, branch;  // [T, D]
 };
 
+class UnitAccess;  // nn/pass.h
+
 // A language model: the forward pass of its units (embedding, blocks, norm and head), built from ops on one device. Its driver
 // (nn/pass.h) decides what is kept, recomputed or moved between units.
 class Model : public Module {
@@ -70,8 +72,10 @@ class Model : public Module {
   virtual Stream block(int64_t i, const Stream& in, const SequenceInfo& info) = 0;
   // Loss of the rows (ops/head_loss.h); labels int64 [B, S], -100 ignored.
   virtual HeadLoss head(const Stream& in, const at::Tensor& labels, double grad_scale, const SequenceInfo& info) = 0;
-  // Logits fp32 [B, V] of the last position of each row, after appending the rows to the caches (one per layer).
-  virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) = 0;
+  // Logits fp32 [T, V] of rows of the stream after the last block, as head() computes them; every process gets all columns.
+  virtual at::Tensor logits(const Stream& in, const SequenceInfo& info) = 0;
+  // Those of the last position of each row [B, V], after appending the rows to the caches (one per layer). access: as of a Pass.
+  virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches, UnitAccess* access = nullptr) = 0;
   virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
   virtual ModelSize size() const = 0;
   void set_recompute(RecomputePlan plan) { recompute_ = std::move(plan); }

@@ -17,6 +17,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/autograd_node.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/range.h"
 #include "halftone/ops/swiglu.h"
 
@@ -145,7 +146,9 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   at::Tensor logits = router_.gate(x, info.step, at::kFloat);
   const at::Tensor padding = info.padding.defined() ? port().own_rows(info.padding, logits.size(0)) : at::Tensor();
   const at::Tensor real = padding.defined() ? padding.logical_not().to(at::kFloat) : at::Tensor();  // 1 for a token
-  at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
+  at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1)
+                      : batch_invariant()                ? even_sigmoid(logits)
+                                                         : at::sigmoid(logits);
   const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
   const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, real, logits.device()) : chosen(scores, r, bias);
   const at::Tensor choices = (padding.defined() ? expert.masked_fill(padding.unsqueeze(1), r.experts) : expert).contiguous();
@@ -158,7 +161,7 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   if (info.counts && load_.defined() && copies.index == 0) count(scores.detach(), rows, real, dispatch.dropped);
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
-  if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
+  if (r.normalize) gates = gates / ((batch_invariant() ? even_sum(gates) : gates.sum(-1, true)) + 1e-20);
   if (r.scale != 1) gates = gates * r.scale;
   // The losses are means over the tokens times their number. With padding only the device knows that number: sums instead.
   const double tokens = real.defined() ? 1 : static_cast<double>(logits.size(0));

@@ -14,6 +14,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/ops/attention_core.h"
+#include "halftone/ops/batch_invariant.h"
 
 namespace halftone::aten {
 namespace {
@@ -94,10 +95,15 @@ struct FlashShape {
       // Above 1: with one query per sequence flash-2 would take its decoding path.
       longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
     }
+    const auto multiples = [&](int64_t n) { return at::arange(0, (a.batch + 1) * n, n, k.options().dtype(at::kInt)); };
+    // The kernel for documents never splits the keys of a query, as the one for rows may.
+    if (batch_invariant() && !offsets.defined()) {
+      offsets = multiples(a.seq), key_offsets = multiples(longest_keys);
+      longest = std::max<int64_t>(longest, 2), longest_keys = std::max<int64_t>(longest_keys, 2);
+    }
     if (!left || causal || longest_keys >= longest) return;
     // With right = -1 flash-2 uses the key count as the right limit, so the first of many queries would see no key: pass a larger length.
     if (!offsets.defined()) {
-      const auto multiples = [&](int64_t n) { return at::arange(0, (a.batch + 1) * n, n, k.options().dtype(at::kInt)); };
       offsets = multiples(longest), key_offsets = multiples(longest_keys);
     }
     longest_keys = longest;
@@ -137,7 +143,7 @@ AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& 
 std::string fused_lacks(const AttentionQuery& q) {
   if (!q.cuda) return "not on the processor";
   if (q.dtype != at::kBFloat16) return fmt::format("{}, it supports BFloat16", c10::toString(q.dtype));
-  return q.seq < 2 ? "rows of one token" : "";
+  return q.seq < 2 && !q.invariant ? "rows of one token" : "";
 }
 
 bool narrow_values(const AttentionQuery& q) { return q.v_dim != 0 && q.v_dim < q.head_dim; }
@@ -153,6 +159,7 @@ std::string cudnn_lacks(const AttentionQuery& q) {
   if (q.window) return "no windows";
   if (q.last) return "no queries of the last keys only";
   if (q.deterministic) return "gradients do not repeat bit for bit";
+  if (q.invariant) return "sums depend on the length of the row";
   if (std::string lacks = unequal(q); !lacks.empty()) return lacks;
   return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it supports 64 and 128", q.head_dim);
 }
@@ -199,8 +206,18 @@ void announce(const AttentionQuery& query) {
   log_info("attention: {}", describe_attention(query));
 }
 
+// Error if only the materialised scores can run a query whose bits must not depend on others'.
+void require_invariance(const AttentionQuery& query) {
+  check(
+      !query.cuda || !query.invariant || flash_lacks(query).empty(),
+      "debug.batch_invariant: attention on a GPU needs flash-2, which lacks {}; use bfloat16 and heads that are multiples of 8 up to 256, "
+      "or the CPU",
+      flash_lacks(query));
+}
+
 const AttentionBackend& choose(const AttentionQuery& query, std::string_view name) {
   if (name.empty()) {
+    require_invariance(query);
     if (query.cuda) announce(query);
     return first_of(query);
   }
@@ -216,6 +233,7 @@ AttentionQuery query_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
   query.cuda = !q.is_cpu(), query.cudnn = q.is_meta() || (query.cuda && at::globalContext().hasCuDNN());
   query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
   query.window = has_window(args, k.size(1)), query.last = args.gap == 0 && k.size(1) != q.size(1);
+  query.invariant = batch_invariant();
   query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;
   return query;
 }
@@ -249,7 +267,9 @@ AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionSt
 AttentionState attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
   AttentionState s;
   s.q = q, s.k = k, s.v = v;
-  first_of(query_of(q, k, v, args)).forward(s, args);
+  const AttentionQuery query = query_of(q, k, v, args);
+  require_invariance(query);
+  first_of(query).forward(s, args);
   s.out = as_rows(s.attended);
   return s;
 }

@@ -14,7 +14,8 @@ namespace halftone::aten {
 // Everything the choice of a back-end depends on.
 struct AttentionQuery {
   bool cuda = false, cudnn = false, deterministic = false, documents = false, window = false;
-  bool last = false;  // the queries are the last positions of the keys
+  bool last = false;       // the queries are the last positions of the keys
+  bool invariant = false;  // a query's sum depends on its own keys alone (ops/batch_invariant.h)
   at::ScalarType dtype = at::kBFloat16;
   int64_t head_dim = 0, v_dim = 0, seq = 0;  // v_dim 0: head_dim
   bool operator==(const AttentionQuery&) const = default;

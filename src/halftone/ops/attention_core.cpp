@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "halftone/attention/causal.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/weight.h"
@@ -40,7 +41,7 @@ aten::AttentionState forward_cpu(const at::Tensor& q, const at::Tensor& k, const
   p.q = q.const_data_ptr(), p.k = k.const_data_ptr(), p.v = v.const_data_ptr(), p.out = s.attended.data_ptr();
   p.lse = s.lse.mutable_data_ptr<float>();
   p.q_layout = layout_of(q), p.k_layout = layout_of(k), p.v_layout = layout_of(v), p.out_layout = layout_of(s.attended);
-  p.doc_start = document_starts(a);
+  p.doc_start = document_starts(a), p.invariant = batch_invariant();
   causal_attention_forward(p);
   return s;
 }
@@ -62,8 +63,10 @@ aten::AttentionGradients backward_cpu(const at::Tensor& d_out, const aten::Atten
 // A sink is the score of a key whose value is zero. Its share of the softmax is removed from the output and added to the log-sum-exp,
 // from which backward recomputes the probabilities: everything computed from both is then exact.
 void add_sinks(aten::AttentionState& s, const Weight& sinks) {
-  const at::Tensor lse = log_sum_exp(s), whole = at::logaddexp(lse, sinks.value.detach().to(at::kFloat));
-  s.attended.mul_(at::exp(lse - whole).unsqueeze(3));
+  const at::Tensor lse = log_sum_exp(s), sink = sinks.value.detach().to(at::kFloat);
+  const bool even = batch_invariant();
+  const at::Tensor whole = even ? even_logaddexp(lse, sink) : at::logaddexp(lse, sink);
+  s.attended.mul_((even ? even_exp(lse - whole) : at::exp(lse - whole)).unsqueeze(3));
   lse.copy_(whole);
 }
 
@@ -142,7 +145,8 @@ at::Tensor attend_cached(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const int64_t total = cache.length + a.seq;
   check(total <= cache.k.size(1), "generate: {} positions do not fit a cache of {}", total, cache.k.size(1));
   // Keys before the window of the first query are not read.
-  const int64_t seen = a.window > 0 ? std::min(total, a.seq + a.window - 1) : total;
+  int64_t seen = a.window > 0 ? std::min(total, a.seq + a.window - 1) : total;
+  if (batch_invariant()) seen = total - (total - seen) / kInvariantKeys * kInvariantKeys;  // in whole blocks
   const auto append = [&](const at::Tensor& whole, const at::Tensor& part) {
     const auto places = [&](int64_t first, int64_t count) {
       return whole.narrow(1, first, count).view({a.batch, count, part.size(2), part.size(3)});

@@ -132,6 +132,12 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   const int64_t vocabulary = !part.gather ? head.out_features : part.stay ? part.most : part.whole;
   const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), vocabulary);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
+at::Tensor head_logits(const at::Tensor& x, const Head& head, const StepContext& context) {
+  at::NoGradGuard no_grad;
+  const at::Tensor y = head.call(x, {context, false, logits_type(x.scalar_type(), x.is_cpu())}).y;
+  return (head.columns.gather ? gathered_columns(y, head.columns) : y).to(at::kFloat);
+}
+
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
   for (int64_t r = 0; r < rows; r += step) {

@@ -43,3 +43,6 @@ HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& l
                    const at::Tensor& grad_factor = {}, double z_loss = 0);
 
 }  // namespace halftone
+// The logits that head_loss computes, fp32 [T, V], without autograd: for a GPU rounded to x's dtype first. Every process gets all columns.
+at::Tensor head_logits(const at::Tensor& x_tk, const Head& head, const StepContext& step);
+

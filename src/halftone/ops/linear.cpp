@@ -14,6 +14,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/dge.h"
@@ -231,6 +232,7 @@ class Call {
  private:
   void run(const ProductPlan& plan, const Operand& a, const Operand& b, const at::Tensor& out, ProductOptions options) {
     options.fast_accum = plan.fast_accum, options.emulate = plan.emulate;
+    options.invariant = plan.product == LinearProduct::forward && batch_invariant();
     if (!std::exchange(layer_.logged[static_cast<size_t>(plan.product)], true)) {
       log_debug("{}{}: {}", name(), layer_.weights.size() > 1 ? " and siblings" : "", operands_text(plan, a.rows, b.rows, a.k));
     }

@@ -12,6 +12,7 @@ struct ProductOptions {
   bool overwrite = false;   // with accumulate: ignore the contents of out
   bool fast_accum = false;  // fp8 tensor cores only
   bool emulate = false;     // dequantise both operands to fp32, all scales applied
+  bool invariant = false;   // a row's sums do not depend on the number of rows (ops/batch_invariant.h)
   at::Tensor bias;          // fp32 [N], added before rounding
 };
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);

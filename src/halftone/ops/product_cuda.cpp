@@ -1,5 +1,8 @@
 #include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 
@@ -61,12 +64,57 @@ DType numbers_type(const Operand& a, const Operand& b) {
   return DType::bf16;
 }
 
+void run(gemm::GroupedProduct& p, const at::Tensor& out, const Operand& a, const Operand& b) {
+  const Module& m = required_module();
+  p.workspace_bytes = m.grouped_product_workspace(&p);
+  const Owner owner("workspace of a product");
+  const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
+  p.workspace = workspace.data_ptr();
+  const char* error = m.grouped_product(&p, current_stream(out.device()));
+  check(error == nullptr, "product of groups, {} by {}: {}", a, b, error ? error : "");
+}
+
+// The operand with zeros below its rows.
+Operand with_rows(Operand x, int64_t rows) {
+  for (at::Tensor* t : tensors_of_rows(x)) {
+    std::vector<int64_t> padding(static_cast<size_t>(2 * t->dim()));
+    padding.back() = rows - t->size(0);
+    if (padding.back() > 0) *t = at::constant_pad_nd(*t, padding);
+  }
+  x.rows = rows;
+  return x;
+}
+
+// The product as the only group of a grouped GEMM, whose tiling depends on n and k alone and which splits no sum. Of int8 codes every
+// kernel has the same sums, which are exact. The bias is added to the rounded sum.
+void multiply_one_group(const Operand& a_in, const Operand& b, const at::Tensor& out, const ProductOptions& options) {
+  const int64_t m = a_in.rows, rows = round_up(m, kGroupRows);
+  const Operand a = with_rows(a_in, rows);
+  const bool direct = rows == m && out.is_contiguous();
+  const at::Tensor whole = direct ? out : at::empty({rows, out.size(1)}, out.options());
+  const at::Tensor offsets = at::arange(2, out.options().dtype(at::kInt)).mul_(rows), ends = at::full({1}, m, offsets.options());
+  gemm::GroupedProduct p;
+  p.groups = {1, offsets.const_data_ptr<int32_t>(), ends.const_data_ptr<int32_t>()}, p.rows = rows;
+  static_cast<gemm::ProductOperand&>(p.a) = operand(a), static_cast<gemm::ProductOperand&>(p.b) = operand(b);
+  p.n = out.size(1), p.k = std::min(a.k, b.k);
+  if (p.a.ld == 0) p.a.ld = a.k;
+  if (p.b.ld == 0) p.b.ld = b.k;
+  p.d = whole.data_ptr(), p.d_type = kernel_dtype(out), p.fast_accumulation = options.fast_accum;
+  for (const Operand* x : {&a, &b}) {
+    if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
+  }
+  run(p, out, a, b);
+  if (!direct) out.copy_(whole.narrow(0, 0, m));
+  if (options.bias.defined()) out.add_(options.bias);
+}
+
 }  // namespace
 
 void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, const ProductOptions& options) {
   const Hardware device = process_hardware(at::kCUDA);
   const UnitInput units = unit_input(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate, device);
   const Operand a = readable(a_in, units), b = readable(b_in, units);
+  if (options.invariant && units.path != Path::int8) return multiply_one_group(a, b, out, options);
   gemm::Product p;
   p.m = a.rows, p.n = b.rows, p.k = std::min(a.k, b.k);
   p.a = operand(a), p.b = operand(b);
@@ -131,13 +179,7 @@ void multiply_groups(const Operand& a_in, const Operand& b_in, const at::Tensor&
   for (const Operand* x : {&a, &b}) {
     if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
   }
-  const Module& m = required_module();
-  p.workspace_bytes = m.grouped_product_workspace(&p);
-  const Owner owner("workspace of a product");
-  const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
-  p.workspace = workspace.data_ptr();
-  const char* error = m.grouped_product(&p, current_stream(out.device()));
-  check(error == nullptr, "product of groups, {} by {}: {}", a, b, error ? error : "");
+  run(p, out, a, b);
 }
 
 Operand right_operand(const std::vector<Operand>& siblings, const UnitInput& units) {

@@ -10,9 +10,11 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/formats/describe.h"
 #include "halftone/nn/pass.h"
 #include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/host_memory.h"
@@ -35,6 +37,22 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   }
   check(groups.empty(), "optimizer.param_groups: no pattern matches {}; add one that does", fqn);
   return -1;
+}
+
+// debug.batch_invariant: Error naming a layer whose forward product of a row depends on the batch.
+void require_batch_invariance(nn::Model& model) {
+  model.for_each_module([](nn::Module& m) {
+    const auto* layer = dynamic_cast<const nn::QuantizableLayer*>(&m);
+    if (layer == nullptr) return;
+    const LinearRecipe& r = layer->recipe();
+    const std::string_view why = depends_on_batch(r.x_forward);
+    check(why.empty(),
+          "debug.batch_invariant: {} is {}, whose X ({}) {}; use a scheme with scales of rows or blocks, such as int8 or fp8_rowwise",
+          m.fqn(), r.name, describe(r.x_forward), why);
+    check(!r.w_forward.stochastic && !r.w_forward.eden,
+          "debug.batch_invariant: {} is {}, which draws W ({}) anew at every step; use another scheme", m.fqn(), r.name,
+          describe(r.w_forward));
+  });
 }
 
 std::span<const optim::State> states_of(const OptimizerConfig& c) { return optim::optimizer_of(c.name).states(c); }
@@ -68,6 +86,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   const Hardware hardware = hardware_of(options.device);
   recipes_ = std::make_unique<nn::RecipeSchedule>(model, config.quantize, config.model, hardware, layers, scheduled_steps(config));
   recipe_lines_ = recipes_->phases().front().lines;
+  if (batch_invariant()) require_batch_invariance(model);
   size_ = model.size();  // after recipes have added parameters
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
@@ -139,6 +158,7 @@ void Engine::enter_phase_of(int64_t step) {
   const size_t phase = recipes_->phase_of(step);
   if (!recipes_->enter(phase)) return;
   built_.model->set_recompute(recompute_[phase]);
+  if (batch_invariant()) require_batch_invariance(*built_.model);
   if (graph_) graph_->drop();  // it was captured with the former recipes
   if (options_.trainable) start_deoscillation();
   log_info("quantize: phase {} of {} from step {} on: {}", phase + 1, recipes_->phases().size(), recipes_->first_step(phase),

@@ -14,6 +14,7 @@
 #include "halftone/base/start_times.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/data/digest.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/range.h"
@@ -156,8 +157,9 @@ void Trainer::build() {
   device_info_ = device_info(device_);
   const DebugConfig& debug = config_.debug;
   if (debug.deterministic) set_deterministic(debug.deterministic_warn_only);
-  log_info("halftone {} on {}: {}, {:.1f} GiB, {} threads{}", version_, device_.str(), device_info_.name, device_info_.capacity_gib,
-           max_threads(),
+  set_batch_invariant(debug.batch_invariant);
+  log_info("halftone {} on {}: {}, {:.1f} GiB, {} threads{}{}", version_, device_.str(), device_info_.name, device_info_.capacity_gib,
+           max_threads(), debug.batch_invariant ? ", batch-invariant" : "",
            !debug.deterministic            ? ""
            : debug.deterministic_warn_only ? ", deterministic or with a warning"
                                            : ", deterministic");
