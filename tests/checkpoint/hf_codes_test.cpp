@@ -53,9 +53,15 @@ at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
   return out;
 }
 
+const HfForm &kMxfp4 = *find_hf_form("mxfp4"), &kFp8 = *find_hf_form("fp8_blockwise");
+
+std::string quantization(const std::vector<std::string>& plain) {
+  return write_hf_quantization(*find_hf_format("gpt-oss-mxfp4"), {}, plain).dump();
+}
+
 // The model as tensors, or as shapes with a source of rows.
-HfExport content(const HfConfig& config, HfCodes codes, const std::vector<NamedTensor>& model, bool contents = true) {
-  HfExport e{.config = config, .model = model, .dtype = std::nullopt, .codes = codes};
+HfExport content(const HfConfig& config, const HfForm& form, const std::vector<NamedTensor>& model, bool contents = true) {
+  HfExport e{.config = config, .model = model, .dtype = std::nullopt, .form = &form, .format = single_format(form.name)};
   if (contents) return e;
   for (NamedTensor& t : e.model) t.tensor = at::empty_like(t.tensor, at::TensorOptions().device(at::kMeta));
   e.read = [&model](const std::string& name, int64_t first, int64_t rows) {
@@ -90,12 +96,12 @@ struct Mxfp4 {
 // bfloat16.
 TEST(HfCodes, TheLargestNumbersAreReadBack) {
   constexpr float kMost = std::numeric_limits<float>::max();
-  for (const auto& [codes, most] : {std::pair{HfCodes::mxfp4, 6 * 0x1p125f}, {HfCodes::fp8_blockwise, 255 * 0x1p120f}})
+  for (const auto& [codes, most] : {std::pair{&kMxfp4, 6 * 0x1p125f}, {&kFp8, 255 * 0x1p120f}})
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
       for (const float number : {3e38f, kMost, 1.75f * 0x1p127f, most, 2e38f}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", name_of(codes), c10::toString(type), number));
+        SCOPED_TRACE(fmt::format("{} {} {}", codes->name, c10::toString(type), number));
         const TemporaryFolder folder;
-        const HfConfig config = codes == HfCodes::mxfp4 ? gpt_oss() : config_of(R"({"model_type":"llama","hidden_size":64,
+        const HfConfig config = codes == &kMxfp4 ? gpt_oss() : config_of(R"({"model_type":"llama","hidden_size":64,
           "intermediate_size":136,"num_hidden_layers":1,"num_attention_heads":2,"vocab_size":50,"rms_norm_eps":1e-5})");
         std::vector<NamedTensor> model;
         ModelConfig of_folder;
@@ -103,17 +109,17 @@ TEST(HfCodes, TheLargestNumbersAreReadBack) {
         build_model(of_folder, 0).model->for_each_parameter([&](const nn::Parameter& p) {
           model.push_back({p.fqn, at::ones(p.shape, type)});
         });
-        const std::string name = codes == HfCodes::mxfp4 ? kNative + "mlp2_weight" : "layers.0.feed_forward.w2.weight";
+        const std::string name = codes == &kMxfp4 ? kNative + "mlp2_weight" : "layers.0.feed_forward.w2.weight";
         const auto t = std::find_if(model.begin(), model.end(), [&](const NamedTensor& m) { return m.name == name; });
         ASSERT_NE(t, model.end());
         t->tensor.view({-1})[3].fill_(std::min(number, type == at::kBFloat16 ? 255 * 0x1p120f : kMost));
         t->tensor.view({-1})[4].fill_(-number / 4);
-        write_hf(folder.path(), content(config, codes, model));
+        write_hf(folder.path(), content(config, *codes, model));
         const at::Tensor read = LoadedStep::open(folder.path(), true).read(name).to(at::kFloat).view({-1});
         EXPECT_TRUE(at::isfinite(read).all().item<bool>());
         const float found = read[3].item<float>(), wanted = std::min(number, most);
-        EXPECT_NEAR(found / wanted, 1, codes == HfCodes::mxfp4 ? 0.2 : 0.01);
-        EXPECT_NEAR(read[4].item<float>() / (-number / 4), 1, codes == HfCodes::mxfp4 ? 0.3 : 0.07);
+        EXPECT_NEAR(found / wanted, 1, codes == &kMxfp4 ? 0.2 : 0.01);
+        EXPECT_NEAR(read[4].item<float>() / (-number / 4), 1, codes == &kMxfp4 ? 0.3 : 0.07);
       }
 }
 
@@ -123,7 +129,7 @@ TEST(HfCodes, Mxfp4FoldersComeBackByteForByte) {
   up.blocks.select(0, 1).fill_(0x08), up.scales.select(0, 1).fill_(0);  // zeros of both signs
   const at::Tensor bias = numbers({3, 192}, 5).to(at::kBFloat16);
   HfConfig config = gpt_oss();
-  testing::write_file(folder / "config.json", write_hf_config(config, HfCodes::mxfp4, {"lm_head"}));
+  testing::write_file(folder / "config.json", write_hf_config(config, quantization({"lm_head"})));
   const std::vector<NamedTensor> tensors = {{kExperts + "gate_up_proj_blocks", up.blocks},
                                             {kExperts + "gate_up_proj_scales", up.scales},
                                             {kExperts + "down_proj_blocks", down.blocks},
@@ -140,7 +146,7 @@ TEST(HfCodes, Mxfp4FoldersComeBackByteForByte) {
       fs::create_directories(out);
       std::vector<NamedTensor> of_type = model;
       for (NamedTensor& t : of_type) t.tensor = t.name == kNative + "mlp1_bias" ? t.tensor : t.tensor.to(type);
-      write_hf(out, content(config, HfCodes::mxfp4, of_type, contents));
+      write_hf(out, content(config, kMxfp4, of_type, contents));
       const SafetensorsFile file(out / "model.safetensors");
       EXPECT_EQ(file.header().tensors.size(), tensors.size());
       for (const NamedTensor& t : tensors) EXPECT_TRUE(at::equal(stored(file, t.name), t.tensor)) << t.name;
@@ -155,12 +161,12 @@ TEST(HfCodes, Mxfp4KeepsNumbersThatAreCodesAlready) {
   for (const uint8_t top : {5, 3, 2}) {
     const TemporaryFolder folder;
     const Mxfp4 up({3, 192, 2}, top, 10 + top);
-    testing::write_file(folder / "config.json", write_hf_config(gpt_oss(), HfCodes::mxfp4));
+    testing::write_file(folder / "config.json", write_hf_config(gpt_oss(), quantization({})));
     write_tensors(folder / "model.safetensors",
                   {{kExperts + "gate_up_proj_blocks", up.blocks}, {kExperts + "gate_up_proj_scales", up.scales}}, {});
     const at::Tensor values = LoadedStep::open(folder.path(), true).read(kNative + "mlp1_weight");
     fs::create_directories(folder / "again");
-    write_hf(folder / "again", content(gpt_oss(), HfCodes::mxfp4, {{kNative + "mlp1_weight", values}}));
+    write_hf(folder / "again", content(gpt_oss(), kMxfp4, {{kNative + "mlp1_weight", values}}));
     EXPECT_TRUE(at::equal(LoadedStep::open(folder / "again", true).read(kNative + "mlp1_weight"), values)) << int{top};
     EXPECT_FALSE(at::equal(stored(SafetensorsFile(folder / "again/model.safetensors"), kExperts + "gate_up_proj_scales"), up.scales));
   }
@@ -169,7 +175,7 @@ TEST(HfCodes, Mxfp4KeepsNumbersThatAreCodesAlready) {
 TEST(HfCodes, Mxfp4OfTrainedWeightsFollowsTheRule) {
   const TemporaryFolder folder;
   const at::Tensor w = numbers({3, 192, 64}, 20) * at::exp2(numbers({3, 192, 1}, 21) * 8);
-  write_hf(folder.path(), content(gpt_oss(), HfCodes::mxfp4, {{kNative + "mlp1_weight", w}}));
+  write_hf(folder.path(), content(gpt_oss(), kMxfp4, {{kNative + "mlp1_weight", w}}));
   const SafetensorsFile file(folder / "model.safetensors");
   const at::Tensor blocks = stored(file, kExperts + "gate_up_proj_blocks"), scales = stored(file, kExperts + "gate_up_proj_scales");
   EXPECT_EQ(blocks.sizes(), (at::IntArrayRef{3, 192, 2, 16}));
@@ -217,7 +223,7 @@ TEST(HfCodes, Fp8BlocksOfLinearLayers) {
                                           {"output.weight", numbers({50, 200}, 6)}};
   for (const bool contents : {true, false}) {
     const TemporaryFolder folder;
-    write_hf(folder.path(), content(llama(), HfCodes::fp8_blockwise, model, contents));
+    write_hf(folder.path(), content(llama(), kFp8, model, contents));
     const SafetensorsFile file(folder / "model.safetensors");
     EXPECT_EQ(file.header().tensors.size(), 9);
     expect_fp8(file, "model.layers.0.self_attn.q_proj", permute_to_hf(wq, 4));
@@ -231,7 +237,7 @@ TEST(HfCodes, Fp8BlocksOfLinearLayers) {
     EXPECT_TRUE(at::equal(step.read("output.weight"), model[5].tensor));
     // The same names in different shards.
     fs::create_directories(folder / "shards");
-    HfExport small = content(llama(), HfCodes::fp8_blockwise, model, contents);
+    HfExport small = content(llama(), kFp8, model, contents);
     small.max_shard_bytes = 100'000;
     write_hf(folder / "shards", small);
     EXPECT_GT(read_hf_index(folder / "shards")->size(), 8);
@@ -243,7 +249,7 @@ TEST(HfCodes, Fp8BlocksOfLinearLayers) {
 TEST(HfCodes, Fp8BlocksOfExperts) {
   const TemporaryFolder folder;
   const at::Tensor w1 = numbers({3, 136, 200}, 1), gate = numbers({3, 200}, 2);
-  HfExport experts = content(qwen3_moe(), HfCodes::fp8_blockwise, {{kNative + "w1", w1}, {"layers.0.moe.router.gate.weight", gate}});
+  HfExport experts = content(qwen3_moe(), kFp8, {{kNative + "w1", w1}, {"layers.0.moe.router.gate.weight", gate}});
   experts.dtype = at::kBFloat16;  // floating-point weights; scales keep their type
   write_hf(folder.path(), experts);
   const SafetensorsFile file(folder / "model.safetensors");
@@ -256,15 +262,15 @@ TEST(HfCodes, Fp8BlocksOfExperts) {
 TEST(HfCodes, OthersAreRefused) {
   const TemporaryFolder folder;
   const NamedTensor up{kNative + "mlp1_weight", numbers({3, 192, 64}, 1)};
-  expect_error([&] { write_hf(folder.path(), content(gpt_oss(), HfCodes::fp8_blockwise, {up})); }, "choose mxfp4");
-  expect_error([&] { write_hf(folder.path(), content(llama(), HfCodes::mxfp4, {})); }, "choose fp8_blockwise");
+  expect_error([&] { write_hf(folder.path(), content(gpt_oss(), kFp8, {up})); }, "choose gpt-oss-mxfp4");
+  expect_error([&] { write_hf(folder.path(), content(llama(), kMxfp4, {})); }, "choose compressed-tensors, torchao or deepseek-fp8");
   expect_error(
       [&] {
-        write_hf(folder.path(), content(gpt_oss(), HfCodes::mxfp4, {{up.name, numbers({3, 192, 48}, 1)}}));
+        write_hf(folder.path(), content(gpt_oss(), kMxfp4, {{up.name, numbers({3, 192, 48}, 1)}}));
       },
       "48 columns are not a multiple of the 32");
   up.tensor.view({-1})[7] = std::numeric_limits<float>::quiet_NaN();
-  expect_error([&] { write_hf(folder.path(), content(gpt_oss(), HfCodes::mxfp4, {up})); }, "holds a NaN");
+  expect_error([&] { write_hf(folder.path(), content(gpt_oss(), kMxfp4, {up})); }, "holds a NaN");
 }
 
 }  // namespace

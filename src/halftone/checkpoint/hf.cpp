@@ -66,9 +66,9 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
       const auto [module, word] = hf_module_of(entry.name, config_.quantization);
       int64_t expert = 0;
       if (!module.empty() && hf_part_of(word) == HfPart::quantized) {
-        modules[module][word] = {&file, &entry};
+        modules[module][word] = {&file, &entry}, stored_.push_back({&file, &entry});
       } else if (!module.empty() && hf_part_of(word) == HfPart::activation) {
-        ++config_.quantization->activation_scales;
+        ++config_.quantization->activation_scales, stored_.push_back({&file, &entry});
       } else if (const auto native = family.native_name(entry.name, &expert);
                  native && expert < std::max<int64_t>(config_.model->experts(), 1)) {
         add(*native, expert, {&file, &entry});
@@ -105,7 +105,7 @@ void HfFolder::add_quantized(std::map<std::string, HfQuantizedWeight::Parts>& mo
     Source from;
     if (const auto found = tensors_.find(*native); found != tensors_.end()) from = found->second[static_cast<size_t>(expert)];
     if (from.entry != nullptr) {
-      parts["weight"] = {from.file, from.entry};
+      parts["weight"] = {from.file, from.entry}, stored_.push_back({from.file, from.entry});
     } else {
       const auto codes = parts.find("weight_packed");
       check(codes != parts.end(), "{}: tensor {} has no {} beside it", folder_.string(), first,
@@ -155,6 +155,16 @@ bool HfFolder::absent(const std::string& native) const {
 
 bool HfFolder::has(const std::string& native) const {
   return tensors_.contains(native) || absent(native) || (config_.model->tied_head() && native == kHead && tensors_.contains(kEmbedding));
+}
+
+bool HfFolder::holds_codes(const std::string& native) const {
+  const auto found = tensors_.find(native);
+  return found != tensors_.end() && std::ranges::any_of(found->second, [](const Source& source) { return source.quantized != nullptr; });
+}
+
+const HfQuantizedWeight* HfFolder::stored_as(const std::string& native) const {
+  const auto found = tensors_.find(native);
+  return found != tensors_.end() && found->second.size() == 1 ? found->second[0].quantized.get() : nullptr;
 }
 
 void HfFolder::check_head() const {
@@ -239,7 +249,7 @@ void HfFolder::read_source(const Source& from, const std::string& native, int64_
   if (!from.quantized && out.dim() > 0)
     file.will_read(entry, static_cast<uint64_t>(out.size(0)) * row_bytes, static_cast<uint64_t>(first_row) * row_bytes);
   rows.read = [&](int64_t first, int64_t count, void* data) {
-    if (from.quantized) return from.quantized->read((first_row + first) * of_row, count * of_row, static_cast<float*>(data));
+    if (from.quantized) return from.quantized->read((first_row + first) * of_row, count * of_row, static_cast<float*>(data), scales_);
     file.read(entry, data, static_cast<uint64_t>(count) * row_bytes, static_cast<uint64_t>(first_row + first) * row_bytes);
   };
   check(fill_rows(out, rows), "{}: tensor {} holds a NaN or an infinity; the file is damaged, or of a run that diverged",

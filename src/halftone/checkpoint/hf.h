@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,17 +20,32 @@ namespace halftone {
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads);
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
 
+// A tensor of a file, to be copied.
+struct HfStoredTensor {
+  const SafetensorsFile* file;
+  const TensorEntry* entry;
+};
+
 struct HfExport {
   HfConfig config;
-  std::vector<NamedTensor> model;                    // native names; without a tied head
-  TensorSource read{};                               // if set, the tensors of `model` have no data (device meta), and this reads them
-  std::optional<at::ScalarType> dtype = at::kFloat;  // for floating-point tensors; none: each keeps its own
-  HfCodes codes = HfCodes::none;                     // weights to write as codes instead (hf_codes.h)
+  std::vector<NamedTensor> model;                        // native names; without a tied head
+  TensorSource read{};                                   // if set, the tensors of `model` have no data (device meta), and this reads them
+  std::optional<at::ScalarType> dtype = at::kFloat;      // for floating-point tensors; none: each keeps its own
+  const HfForm* form = nullptr;                          // of every weight that `format` takes, unless `codes` says more
+  const HfFormat* format = nullptr;                      // holds weights as codes; null: all are numbers
+  std::map<std::string, HfWeightCodes> codes{};          // weights to write as codes, by native name; with `format`
+  TensorSource read_codes{};                             // if set, the numbers that codes are made of; else `read`
+  std::map<std::string, HfCodeError>* errors = nullptr;  // set for the weights whose codes are not the trained ones
+  std::vector<HfStoredTensor> stored{};                  // written as they are
+  std::string quantization{};                            // of config.json, JSON, that describes them
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::vector<std::pair<std::string, std::string>> weight_map{};  // name in the file, file: of a model.safetensors.index.json; see below
   std::function<void()> verify{};                                 // if set, called when the weights are written: an Error aborts the export
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name in the folder, file to copy: the tokenizer's
 };
+// Every weight that the format takes, in the same form.
+std::map<std::string, HfWeightCodes> uniform_codes(const HfFormat& format, const HfForm& form, const ModelFamily& family,
+                                                   const std::vector<NamedTensor>& model);
 // Writes model.safetensors (or shards with model.safetensors.index.json), config.json, generation_config.json and the copies into
 // `folder`, which must not contain other weights; files are fsynced. A weight_map with all the names assigns tensors to files; otherwise
 // their sizes do.
@@ -57,6 +73,12 @@ class HfFolder {
   // Error unless tie_word_embeddings of config.json matches the weights: tied with no head or a copy of the embedding, or untied with a
   // head.
   void check_head() const;
+  // The tensors that hold weights as codes, and scales of activations and caches.
+  const std::vector<HfStoredTensor>& stored() const { return stored_; }
+  bool holds_codes(const std::string& native) const;                    // of this tensor, or of an expert's
+  const HfQuantizedWeight* stored_as(const std::string& native) const;  // of a weight that is not split into experts; null: numbers
+  // From here on read_rows gives the scale of every element of weights stored as codes (HfQuantizedWeight::read).
+  void read_scales() { scales_ = true; }
 
  private:
   struct Source {
@@ -77,6 +99,8 @@ class HfFolder {
   HfConfig config_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Sources> tensors_;
+  std::vector<HfStoredTensor> stored_;
+  bool scales_ = false;
 };
 
 }  // namespace halftone

@@ -59,10 +59,10 @@ HfConfig parse_hf_config(std::string_view text, const std::string& what, std::sp
   return config;
 }
 
-std::string write_hf_config(const HfConfig& config, HfCodes codes, const std::vector<std::string>& plain) {
+std::string write_hf_config(const HfConfig& config, std::string_view quantization) {
   nlohmann::ordered_json root = config.model->hf_config(config.torch_dtype);
   write_token_ids(config.token_ids, root);
-  if (codes != HfCodes::none) root["quantization_config"] = write_hf_quantization(codes, plain);
+  if (!quantization.empty()) root["quantization_config"] = nlohmann::ordered_json::parse(quantization);
   return root.dump(2) + "\n";
 }
 

@@ -37,8 +37,8 @@ struct HfConfig {
 HfConfig parse_hf_config(std::string_view text, const std::string& what, std::span<const ModelFamily* const> families);
 // The EOS ids of generation_config.json, which override config.json's; empty if it names none.
 std::vector<int64_t> parse_generation_eos(std::string_view text, const std::string& what);
-// `codes`: how weights are written, except those of the modules `plain`; config.quantization, the format read, is ignored.
-std::string write_hf_config(const HfConfig& config, HfCodes codes = HfCodes::none, const std::vector<std::string>& plain = {});
+// quantization: quantization_config, JSON, of the weights that are written, or empty; config.quantization, the format read, is ignored.
+std::string write_hf_config(const HfConfig& config, std::string_view quantization = {});
 std::string write_generation_config(const HfTokenIds& ids);
 
 // Names that files may contain without weights (rotary_emb.inv_freq).

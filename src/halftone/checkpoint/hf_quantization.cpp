@@ -193,22 +193,4 @@ std::optional<HfQuantization> parse_hf_quantization(const Json& root, const std:
   return std::nullopt;
 }
 
-const char* name_of(HfCodes codes) {
-  return codes == HfCodes::mxfp4 ? "mxfp4" : codes == HfCodes::fp8_blockwise ? "fp8_blockwise" : "none";
-}
-
-HfCodes hf_codes_of(std::string_view name) {
-  for (const HfCodes codes : {HfCodes::fp8_blockwise, HfCodes::mxfp4})
-    if (name == name_of(codes)) return codes;
-  return HfCodes::none;
-}
-
-nlohmann::ordered_json write_hf_quantization(HfCodes codes, const std::vector<std::string>& plain) {
-  nlohmann::ordered_json config{{"quant_method", codes == HfCodes::mxfp4 ? "mxfp4" : "fp8"}};
-  if (codes == HfCodes::fp8_blockwise)
-    config.update({{"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}});
-  config["modules_to_not_convert"] = plain;
-  return config;
-}
-
 }  // namespace halftone

@@ -41,12 +41,4 @@ struct HfQuantization {
 // that this build cannot read; entries that only concern activations are ignored.
 std::optional<HfQuantization> parse_hf_quantization(const nlohmann::json& root, const std::string& what);
 
-// How an export stores weights (checkpoint.export_dtype, convert --codes): unquantised; linear layers as e4m3 with one scale per 128 x
-// 128 block (DeepSeek V3); stacked experts as e2m1 with one scale per 32 (GPT-OSS).
-enum class HfCodes { none, fp8_blockwise, mxfp4 };
-const char* name_of(HfCodes codes);
-HfCodes hf_codes_of(std::string_view name);  // none for unknown names
-// quantization_config of such a folder; `plain`: modules with unquantised weights.
-nlohmann::ordered_json write_hf_quantization(HfCodes codes, const std::vector<std::string>& plain);
-
 }  // namespace halftone

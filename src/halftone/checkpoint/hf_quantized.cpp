@@ -239,7 +239,7 @@ std::vector<float> HfQuantizedWeight::zeros_of(int64_t first_block, int64_t bloc
   return zeros;
 }
 
-void HfQuantizedWeight::read(int64_t first, int64_t rows, float* out) const {
+void HfQuantizedWeight::read(int64_t first, int64_t rows, float* out, bool scales_alone) const {
   const int64_t columns = shape_[1], width = scheme_.cols == 0 ? columns : scheme_.cols;
   if (rows == 0 || columns == 0) return;
   const size_t row_bytes = (codes_.entry->end - codes_.entry->begin) / static_cast<size_t>(shape_[0]);
@@ -256,6 +256,10 @@ void HfQuantizedWeight::read(int64_t first, int64_t rows, float* out) const {
       const auto at = static_cast<size_t>((block_of(first + r) - first_block) * groups() + g);
       const float scale = scales[at], zero = zeros.empty() ? 0.0f : zeros[at];
       const int64_t begin = g * width, end = std::min(columns, begin + width);
+      if (scales_alone) {
+        std::fill(to + begin, to + end, scale * global_scale_);
+        continue;
+      }
       if (nibbles) {
         for (int64_t k = begin; k < end; ++k) to[k] = (table[unpack4(from[k / 2], static_cast<int>(k & 1))] - zero) * scale;
       } else {

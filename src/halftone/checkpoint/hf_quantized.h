@@ -35,7 +35,10 @@ class HfQuantizedWeight {
   HfQuantizedWeight(const std::string& module, const HfWeightScheme& scheme, const Parts& parts);
   std::vector<int64_t> shape() const;
   // Dequantised rows from `first` on, of all E * N, fp32 [rows, K]. Reads only the codes of these rows and the scales of their blocks.
-  void read(int64_t first, int64_t rows, float* out) const;
+  // `scales`: instead of its value, the scale of every element, without the global one.
+  void read(int64_t first, int64_t rows, float* out, bool scales = false) const;
+  const HfWeightScheme& scheme() const { return scheme_; }
+  float global_scale() const { return global_scale_; }  // scales are divided by it; 1 if there is none
 
  private:
   // For `blocks` rows of blocks, [blocks, groups()].

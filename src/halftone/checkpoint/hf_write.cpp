@@ -1,6 +1,9 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <mutex>
+#include <ranges>
 #include <set>
 
 #include "halftone/base/error.h"
@@ -52,40 +55,112 @@ at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swa
 
 namespace {
 
-// A tensor of the files: one of ours, or one expert's slice of it.
+// A tensor of the files: one of ours, one expert's slice of it, part of its codes, or one to be copied.
 struct Exported {
   NamedTensor file;  // under its name there, with that shape
-  const NamedTensor* from;
+  const NamedTensor* from = nullptr;
   int64_t expert = -1;
   bool transposed = false;
-  enum class Part { numbers, codes, scales } part = Part::numbers;
+  std::optional<HfCodedTensor::Part> part{};
+  std::vector<std::shared_ptr<HfCodedMatrix>> matrices{};  // of `part`: one, or all experts
+  HfStoredTensor stored{};
+  bool is_numbers() const { return !part && stored.file == nullptr; }
 };
 
 // Placeholder: only shape, type and device matter.
-at::Tensor without_contents(at::IntArrayRef shape, at::ScalarType type, const at::Tensor& like) {
-  return at::empty({}, like.options().dtype(type)).expand(shape);
+at::Tensor without_contents(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+  return at::empty({}, at::TensorOptions().dtype(type).device(device)).expand(shape);
 }
 
-using Part = Exported::Part;
+// Reads rows of our tensors; several threads may.
+class Numbers {
+ public:
+  explicit Numbers(const HfExport& content) : content_(content) {}
+  // In native order; of one expert if expert >= 0. For codes: the numbers that they are made of.
+  at::Tensor native(const NamedTensor& t, int64_t expert, int64_t first, int64_t rows, bool for_codes) {
+    if (expert < 0) return of_tensor(t, first, rows, for_codes);
+    const std::lock_guard lock(mutex_);  // its rows are requested piece by piece
+    if (std::string name = fmt::format("{}.{}", t.name, expert); expert_.first != name)
+      expert_ = {std::move(name), of_tensor(t, expert, 1, for_codes).select(0, 0)};
+    return expert_.second.narrow(0, first, rows);
+  }
+  // In the file's order.
+  at::Tensor of(const Exported& e, int64_t first, int64_t rows) {
+    const NamedTensor& t = *e.from;
+    if (e.transposed) return native(t, e.expert, first, rows, false).transpose(1, 2);
+    const int64_t heads = e.expert >= 0 ? 0 : content_.config.model->rotated_heads(t.name);
+    if (heads == 0) return native(t, e.expert, first, rows, false);
+    const int64_t width = t.tensor.size(0) / heads, head = first / width, count = (first + rows + width - 1) / width - head;
+    return permute_to_hf(native(t, -1, head * width, count * width, false), count).narrow(0, first - head * width, rows);
+  }
 
-std::vector<Exported> exported(const NamedTensor& t, const HfExport& content) {
+ private:
+  at::Tensor of_tensor(const NamedTensor& t, int64_t first, int64_t rows, bool for_codes) const {
+    if (!content_.read) return t.tensor.dim() == 0 ? t.tensor : t.tensor.narrow(0, first, rows);
+    return (for_codes && content_.read_codes ? content_.read_codes : content_.read)(t.name, first, rows);
+  }
+  const HfExport& content_;
+  std::mutex mutex_;
+  std::pair<std::string, at::Tensor> expert_;  // the last one read
+};
+
+std::vector<Exported> exported(const NamedTensor& t, const HfExport& content, Numbers& numbers) {
   const ModelDescription& model = *content.config.model;
   const ModelFamily::TensorName* name = model.family().tensor(t.name);
   check(name != nullptr, "{} has no counterpart in {}", t.name, model.family().hf_architecture);
   if (name->hf.empty()) return {};
   std::vector<Exported> parts;
+  const auto how = content.codes.find(t.name);
+  const auto matrix = [&](int64_t n, int64_t k, int64_t expert) {
+    HfCodeError* error = content.errors != nullptr && !how->second.trained ? &(*content.errors)[t.name] : nullptr;
+    return std::make_shared<HfCodedMatrix>(
+        *content.format, how->second, n, k, expert >= 0 ? 0 : model.rotated_heads(t.name),
+        [&numbers, &t, expert](int64_t first, int64_t rows) { return numbers.native(t, expert, first, rows, true); }, error);
+  };
   const auto add = [&](const std::string& hf, const at::Tensor& tensor, int64_t expert) {
-    const std::vector<HfCodedTensor> coded = coded_tensors(content.codes, model.family(), t.name, hf, tensor.sizes());
+    if (how == content.codes.end()) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      if (name->transposed) std::swap(shape[1], shape[2]);
+      parts.push_back({{hf, without_contents(shape, stored_type(tensor, content.dtype), tensor.device())}, &t, expert, name->transposed});
+      return;
+    }
+    std::vector<std::shared_ptr<HfCodedMatrix>> matrices;
+    const std::vector<HfCodedTensor> coded = coded_tensors(*content.format, *how->second.form, t.name, hf, tensor.sizes());
+    for (int64_t e = 0; tensor.dim() == 3 && e < tensor.size(0); ++e) matrices.push_back(matrix(tensor.size(1), tensor.size(2), e));
+    if (tensor.dim() == 2) matrices.push_back(matrix(tensor.size(0), tensor.size(1), expert));
     for (const HfCodedTensor& c : coded)
-      parts.push_back({{c.name, without_contents(c.shape, c.type, t.tensor)}, &t, expert, false, c.scales ? Part::scales : Part::codes});
-    if (!coded.empty()) return;
-    std::vector<int64_t> shape = tensor.sizes().vec();
-    if (name->transposed) std::swap(shape[1], shape[2]);
-    parts.push_back({{hf, without_contents(shape, stored_type(tensor, content.dtype), tensor)}, &t, expert, name->transposed});
+      parts.push_back({{c.name, without_contents(c.shape, c.type, tensor.device())}, &t, expert, false, c.part, matrices});
   };
   for (int64_t e = 0; name->experts_apart() && e < t.tensor.size(0); ++e) add(*model.family().hf_name(t.name, e), t.tensor.select(0, e), e);
   if (!name->experts_apart()) add(*model.family().hf_name(t.name), t.tensor, -1);
   return parts;
+}
+
+at::Tensor coded_rows(const Exported& e, int64_t first, int64_t rows) {
+  const at::Tensor& like = e.file.tensor;
+  const auto shaped = [&](at::Tensor found, std::vector<int64_t> shape) {
+    if (found.scalar_type() != like.scalar_type()) found = found.contiguous().view(like.scalar_type());
+    return found.reshape(shape);
+  };
+  if (e.matrices.size() == 1) {
+    std::vector<int64_t> shape = like.sizes().vec();
+    if (!shape.empty()) shape[0] = rows;
+    return shaped(e.matrices[0]->rows(*e.part, first, rows), std::move(shape));
+  }
+  std::vector<at::Tensor> experts;
+  for (int64_t i = first; i < first + rows; ++i)
+    experts.push_back(shaped(e.matrices[static_cast<size_t>(i)]->rows(*e.part, 0, like.size(1)), like.sizes().slice(1).vec()));
+  return at::stack(experts);
+}
+
+at::Tensor stored_rows(const Exported& e, int64_t first, int64_t rows) {
+  const TensorEntry& entry = *e.stored.entry;
+  std::vector<int64_t> shape = entry.shape;
+  const uint64_t row_bytes = (entry.end - entry.begin) / static_cast<uint64_t>(shape.empty() ? 1 : shape[0]);
+  if (!shape.empty()) shape[0] = rows;
+  const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(e.file.tensor.scalar_type()));
+  e.stored.file->read(entry, out.mutable_data_ptr(), out.nbytes(), static_cast<uint64_t>(first) * row_bytes);
+  return out;
 }
 
 using Shards = std::vector<std::pair<std::string, std::vector<NamedTensor>>>;  // name of the file, its tensors
@@ -115,55 +190,111 @@ Shards shards_of(const std::vector<NamedTensor>& tensors, const HfExport& conten
 at::ScalarType main_type(const std::map<std::string, Exported>& parts) {
   std::map<at::ScalarType, size_t> bytes{{at::kFloat, 0}};
   for (const auto& [name, e] : parts)
-    if (e.part == Part::numbers) bytes[e.file.tensor.scalar_type()] += e.file.tensor.nbytes();
+    if (e.is_numbers()) bytes[e.file.tensor.scalar_type()] += e.file.tensor.nbytes();
   return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+}
+
+std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+// The weights that are codes, by form, with their modules in the files.
+std::vector<HfFormGroup> groups_of(const HfExport& content) {
+  std::vector<HfFormGroup> groups;
+  const ModelFamily& family = content.config.model->family();
+  for (const NamedTensor& t : content.model) {
+    const auto found = content.codes.find(t.name);
+    if (found == content.codes.end()) continue;
+    const auto& [form, inputs] = std::pair(found->second.form, found->second.inputs);
+    auto group = std::ranges::find_if(groups, [&](const HfFormGroup& g) { return g.form == form && g.inputs == inputs; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {form, inputs, {}});
+    const int64_t experts = family.tensor(t.name)->experts_apart() ? t.tensor.size(0) : 1;
+    for (int64_t e = 0; e < experts; ++e) group->modules.push_back(module_of(*family.hf_name(t.name, e)));
+  }
+  return groups;
+}
+
+// What torchao's readers find in a file's header.
+std::map<std::string, std::string> torchao_header(const std::vector<NamedTensor>& group, const std::map<std::string, Exported>& sources,
+                                                  const HfExport& content, const std::string& dtype) {
+  std::map<std::string, std::string> header;
+  Json names = Json::array();
+  for (const NamedTensor& t : group) {
+    const Exported& e = sources.at(t.name);
+    std::string name = t.name;
+    nlohmann::ordered_json entry{{"_type", "Tensor"}};
+    if (e.part) {
+      if (*e.part != HfCodedTensor::Part::codes) continue;
+      const HfWeightCodes& how = content.codes.at(e.from->name);
+      const auto sizes = e.from->tensor.sizes();
+      name = *content.config.model->family().hf_name(e.from->name, std::max<int64_t>(e.expert, 0));
+      entry = torchao_tensor(*how.form, how.inputs, sizes[sizes.size() - 2], sizes.back(), dtype);
+    }
+    header[name] = entry.dump();
+    names.push_back(name);
+  }
+  header["tensor_names"] = names.dump();
+  return header;
 }
 
 }  // namespace
 
+std::map<std::string, HfWeightCodes> uniform_codes(const HfFormat& format, const HfForm& form, const ModelFamily& family,
+                                                   const std::vector<NamedTensor>& model) {
+  std::map<std::string, HfWeightCodes> codes;
+  for (const NamedTensor& t : model)
+    if (takes_codes(format, family, t.name, t.whole_shape())) codes[t.name] = {.form = &form, .spec = form.weight, .inputs = form.inputs};
+  return codes;
+}
+
 void write_hf(const std::filesystem::path& folder, const HfExport& content) {
+  if (content.form != nullptr) {
+    HfExport all = content;
+    all.form = nullptr, all.codes = uniform_codes(*content.format, *content.form, content.config.model->family(), content.model);
+    return write_hf(folder, all);
+  }
   HfConfig config = content.config;
-  check_hf_codes(content.codes, config.model->family());
+  if (content.format != nullptr) check_hf_format(*content.format, config.model->family());
+  Numbers numbers(content);
   std::map<std::string, Exported> sources;
   std::vector<NamedTensor> tensors;
   std::vector<std::string> left_out, plain{"lm_head"};
+  const auto take = [&](Exported e) {
+    tensors.push_back(e.file);
+    const std::string& name = e.file.name;
+    if (std::string module = module_of(name); e.is_numbers() && e.file.tensor.dim() == 2 && name.ends_with(".weight") && module != plain[0])
+      plain.push_back(std::move(module));
+    sources.emplace(name, std::move(e));
+  };
   for (const NamedTensor& t : content.model) {
     if (config.model->tied_head() && t.name == kTiedHead) continue;
-    std::vector<Exported> parts = exported(t, content);
+    std::vector<Exported> parts = exported(t, content, numbers);
     if (parts.empty()) left_out.push_back(t.name);
-    for (Exported& e : parts) {
-      tensors.push_back(e.file);
-      if (const std::string& name = e.file.name; e.part == Part::numbers && e.file.tensor.dim() == 2 && name.ends_with(".weight"))
-        if (std::string module = name.substr(0, name.rfind('.')); module != plain[0]) plain.push_back(std::move(module));
-      sources.emplace(e.file.name, std::move(e));
-    }
+    for (Exported& e : parts) take(std::move(e));
   }
+  for (const HfStoredTensor& s : content.stored)
+    take({.file = {s.entry->name, without_contents(s.entry->shape, scalar_type_of(s.entry->dtype), at::kMeta)}, .stored = s});
   if (!left_out.empty())
     log_warning("{}: files of {} cannot store {} and {} others: skipped", folder.string(), config.model->family().hf_architecture,
                 left_out[0], left_out.size() - 1);
   config.torch_dtype = dtype_name(content.dtype.value_or(main_type(sources)));
-  std::pair<std::string, at::Tensor> expert;  // last tensor read: its rows are requested piece by piece
-  const auto numbers = [&](const Exported& e, int64_t first, int64_t rows) {
-    const NamedTensor& t = *e.from;
-    const auto native_rows = [&](int64_t from, int64_t count) {
-      return content.read ? content.read(t.name, from, count) : t.tensor.dim() == 0 ? t.tensor : t.tensor.narrow(0, from, count);
-    };
-    if (e.expert >= 0) {
-      if (std::string name = fmt::format("{}.{}", t.name, e.expert); expert.first != name)
-        expert = {std::move(name), native_rows(e.expert, 1).select(0, 0)};
-      return expert.second.narrow(0, first, rows);
-    }
-    if (e.transposed) return native_rows(first, rows).transpose(1, 2);
-    const int64_t heads = config.model->rotated_heads(t.name);
-    if (heads == 0) return native_rows(first, rows);
-    const int64_t width = t.tensor.size(0) / heads, head = first / width, count = (first + rows + width - 1) / width - head;
-    return permute_to_hf(native_rows(head * width, count * width), count).narrow(0, first - head * width, rows);
-  };
+  std::string quantization = content.quantization;
+  const std::vector<HfFormGroup> groups = groups_of(content);
+  const bool torchao = content.format != nullptr && content.format->layout == HfFormat::Layout::torchao;
+  if (content.format != nullptr && content.stored.empty()) {
+    check(!groups.empty(), "{}: no weight is left that {} holds as codes; leave the format out", folder.string(), content.format->name);
+    check(groups.size() == 1 || content.format->layout == HfFormat::Layout::compressed_tensors,
+          "{} holds one form of codes, this model has {} and {}; choose compressed-tensors", content.format->name, groups[0].form->name,
+          groups.back().form->name);
+    quantization = write_hf_quantization(*content.format, groups, plain).dump();
+  }
+  std::vector<HfCodedMatrix*> scaled;  // by their largest number
+  for (const auto& [name, e] : sources)
+    if (e.part == HfCodedTensor::Part::codes)
+      for (const auto& matrix : e.matrices)
+        if (matrix->needs_amax()) scaled.push_back(matrix.get());
+  for_each_of(scaled.size(), [&](size_t i) { scaled[i]->find_amax(); });
   const auto read = [&](const std::string& hf, int64_t first, int64_t rows) {
     const Exported& e = sources.at(hf);
-    if (e.part == Part::numbers) return numbers(e, first, rows);
-    return coded_rows(content.codes, e.part == Part::scales, first, rows, e.from->tensor.size(e.expert >= 0 ? 1 : 0),
-                      [&](int64_t from, int64_t count) { return numbers(e, from, count); });
+    return e.part ? coded_rows(e, first, rows) : e.stored.file != nullptr ? stored_rows(e, first, rows) : numbers.of(e, first, rows);
   };
   const Shards shards = shards_of(tensors, content);
   Json weight_map = Json::object();
@@ -173,7 +304,11 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
       weight_map[t.name] = file;
       total += static_cast<int64_t>(t.tensor.nbytes());
     }
-    const std::vector<std::string> bad = write_tensors(folder / file, group, {{"format", "pt"}}, false, std::nullopt, read).not_finite;
+    std::map<std::string, std::string> header =
+        torchao ? torchao_header(group, sources, content, config.torch_dtype) : std::map<std::string, std::string>();
+    header["format"] = "pt";
+    const std::vector<std::string> bad =
+        write_tensors(folder / file, group, header, false, std::nullopt, read, content.format != nullptr).not_finite;
     check(bad.empty(), "tensor {} holds a NaN, an infinity or a value too large for {}; export float32, or an earlier step",
           bad.empty() ? "" : bad[0], config.torch_dtype);
   }
@@ -186,7 +321,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   for (const auto& [name, path] : content.copy_files) copy_into(path, folder / name), copied.insert(name);
   if (!copied.contains("generation_config.json") && config.token_ids != HfTokenIds{})
     write_text_file(folder / "generation_config.json", write_generation_config(config.token_ids));
-  write_text_file(folder / "config.json", write_hf_config(config, content.codes, plain));
+  write_text_file(folder / "config.json", write_hf_config(config, quantization));
   sync_folder(folder);
 }
 

@@ -106,6 +106,12 @@ LoadedStep LoadedStep::open(const fs::path& step_folder, const Verify& verify) {
   return step;
 }
 
+LoadedStep LoadedStep::open_scales(const fs::path& folder) {
+  LoadedStep step = open(folder, false);
+  if (step.hf_) step.hf_->read_scales();
+  return step;
+}
+
 const SafetensorsFile& LoadedStep::file(const std::string& name) const {
   const auto found = files_.find(name);
   if (found != files_.end()) return found->second;

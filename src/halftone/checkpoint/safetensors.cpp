@@ -177,10 +177,13 @@ struct SafetensorsWriter::Hash {
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> tensors,
-                                     const std::map<std::string, std::string>& metadata, bool checksum, bool direct)
+                                     const std::map<std::string, std::string>& metadata, bool checksum, bool direct, bool in_order)
     : tensors_(std::move(tensors)) {
-  std::stable_sort(tensors_.begin(), tensors_.end(),
-                   [](const TensorEntry& a, const TensorEntry& b) { return size_of(a.dtype) > size_of(b.dtype); });
+  uint64_t at = 0;
+  for (const TensorEntry& t : tensors_) in_order = in_order && at % size_of(t.dtype) == 0, at += byte_count(t.dtype, t.shape, t.name);
+  if (!in_order)
+    std::stable_sort(tensors_.begin(), tensors_.end(),
+                     [](const TensorEntry& a, const TensorEntry& b) { return size_of(a.dtype) > size_of(b.dtype); });
   for (TensorEntry& t : tensors_) {
     check(t.name != "__metadata__", "{}: __metadata__ cannot be a tensor's name", path.string());
     t.begin = expected_;

@@ -75,9 +75,10 @@ struct WrittenFile {
 class SafetensorsWriter {
  public:
   // `tensors` need name, dtype and shape; offsets are computed here. Larger element types come first, so that every tensor is aligned to
-  // its element size; the data section starts at a multiple of 8. `direct`: bypasses the page cache.
+  // its element size, or in_order in the given order if that aligns them; the data section starts at a multiple of 8. `direct`: bypasses
+  // the page cache.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> tensors, const std::map<std::string, std::string>& metadata,
-                    bool checksum = true, bool direct = false);
+                    bool checksum = true, bool direct = false, bool in_order = false);
   ~SafetensorsWriter();
   const std::vector<TensorEntry>& order() const { return tensors_; }
   // The next `bytes` bytes of the data section.

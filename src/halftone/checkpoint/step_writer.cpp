@@ -228,7 +228,7 @@ void write_hf_step(const fs::path& target, int64_t step, const HfExport& content
                         .model_only = true,
                         .model = content.model,
                         // Codes are made from the original weights.
-                        .model_dtype = content.codes == HfCodes::none ? content.dtype : std::nullopt};
+                        .model_dtype = content.format == nullptr ? content.dtype : std::nullopt};
   write_parts(target, kParts, state, options, [&](const fs::path& folder, const LoadedStep& native) {
     HfExport whole = content;
     whole.read = [&](const std::string& name, int64_t first, int64_t rows) { return native.read(name, first, rows); };

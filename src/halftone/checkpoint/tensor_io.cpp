@@ -7,8 +7,8 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -138,64 +138,69 @@ at::Tensor contents_of(const Piece& piece, const TensorSource& source) {
   return rows.detach().to(at::kCPU, piece.type).contiguous();
 }
 
-// Reads pieces on a thread, a few ahead of the consumer.
+// Reads pieces on threads, a few ahead of the consumer, who gets them in their order.
 class ReadAhead {
  public:
-  ReadAhead(const std::vector<Piece>& pieces, const TensorSource& source)
-      : thread_([this, &pieces, &source] {
-          omp_set_num_threads(1);  // for this thread only: the disk is slower than one thread
-          try {
-            for (const Piece& piece : pieces)
-              if (!put(contents_of(piece, source))) return;
-          } catch (...) {
-            const std::lock_guard lock(mutex_);
-            failure_ = std::current_exception();
-            changed_.notify_all();
-          }
-        }) {}
+  ReadAhead(const std::vector<Piece>& pieces, const TensorSource& source, int threads)
+      : pieces_(pieces), source_(source), most_(4 * static_cast<size_t>(threads)) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  }
   ~ReadAhead() {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
       changed_.notify_all();
     }
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
   at::Tensor next() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return failure_ || !ready_.empty(); });
-    if (ready_.empty()) std::rethrow_exception(failure_);
-    at::Tensor tensor = std::move(ready_.front());
-    ready_.pop_front();
+    changed_.wait(lock, [&] { return failure_ || ready_.contains(taken_); });
+    if (!ready_.contains(taken_)) std::rethrow_exception(failure_);
+    at::Tensor tensor = std::move(ready_.extract(taken_++).mapped());
     changed_.notify_all();
     return tensor;
   }
 
  private:
-  bool put(at::Tensor tensor) {  // false once the consumer has ended
-    constexpr size_t kMost = 4;
+  void run() {
+    omp_set_num_threads(1);  // for this thread only
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || ready_.size() < kMost; });
-    if (ended_) return false;
-    ready_.push_back(std::move(tensor));
-    changed_.notify_all();
-    return true;
+    while (true) {
+      changed_.wait(lock, [&] { return ended_ || failure_ || started_ - taken_ < most_; });
+      if (ended_ || failure_ || started_ == pieces_.size()) return;
+      const size_t piece = started_++;
+      lock.unlock();
+      try {
+        at::Tensor tensor = contents_of(pieces_[piece], source_);
+        lock.lock();
+        ready_.emplace(piece, std::move(tensor));
+      } catch (...) {
+        lock.lock();
+        failure_ = std::current_exception();
+      }
+      changed_.notify_all();
+    }
   }
+  const std::vector<Piece>& pieces_;
+  const TensorSource& source_;
+  const size_t most_;  // pieces in memory
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<at::Tensor> ready_;
+  std::map<size_t, at::Tensor> ready_;
+  size_t started_ = 0, taken_ = 0;  // pieces
   std::exception_ptr failure_;
   bool ended_ = false;
-  std::thread thread_;  // last: it uses the other members
+  std::vector<std::thread> threads_;  // last: they use the other members
 };
 
 }  // namespace
 
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
-                             const TensorSource& source) {
+                             const TensorSource& source, bool computed) {
   constexpr size_t kPiece = size_t{2} << 20;  // several fit into a cache
   constexpr int64_t kUnit = 256;              // rows: full heads of most models, full blocks of codes
   std::vector<TensorEntry> entries;
@@ -207,7 +212,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
     entries.push_back({.name = name, .dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()});
   }
   const bool from_files = source && !tensors.empty() && tensors[0].tensor.is_meta();
-  SafetensorsWriter writer(path, std::move(entries), metadata, checksum, from_files);
+  SafetensorsWriter writer(path, std::move(entries), metadata, checksum, from_files, computed);
   std::vector<Piece> pieces;
   for (const TensorEntry& entry : writer.order()) {
     if (entry.begin == entry.end) continue;
@@ -219,7 +224,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   }
   std::vector<std::string> not_finite;
   std::optional<ReadAhead> ahead;
-  if (from_files) ahead.emplace(pieces, source);
+  if (from_files) ahead.emplace(pieces, source, computed ? max_threads() : 1);  // the disk is slower than one thread that copies
   for (const Piece& piece : pieces) {
     const at::Tensor host = ahead ? ahead->next() : contents_of(piece, source);
     const std::string& name = piece.tensor->name;
@@ -228,6 +233,21 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
     writer.write(host.const_data_ptr(), host.nbytes());
   }
   return {writer.finish(), std::move(not_finite)};
+}
+
+void for_each_of(size_t n, const std::function<void(size_t)>& f) {
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  parallel_for(max_threads(), 1, [&](int64_t, int64_t) {
+    try {
+      for (size_t i = next++; i < n; i = next++) f(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception(), next = n;
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 bool fill_rows(at::Tensor out, const RowReader& source) {

@@ -49,10 +49,13 @@ struct WrittenTensors : WrittenFile {
 };
 // Writes one safetensors file, with parts of tensors under chunk_name(); floating-point tensors as `dtype` if given. Copies a few MiB at
 // a time. `source` returns the tensors piece by piece, by their names; if they have no data (device meta), on a separate thread while
-// earlier pieces are written.
+// earlier pieces are written. computed: several threads call it at once, and a tensor's pieces come in their order in `tensors` where
+// alignment allows.
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum = true,
-                             std::optional<at::ScalarType> dtype = std::nullopt, const TensorSource& source = {});
+                             std::optional<at::ScalarType> dtype = std::nullopt, const TensorSource& source = {}, bool computed = false);
+// Calls f(i) for i below n, on all threads, one index at a time.
+void for_each_of(size_t n, const std::function<void(size_t)>& f);
 
 // Source of the rows of a tensor.
 struct RowReader {

@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <future>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -19,6 +18,7 @@
 #include "halftone/models/registry.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/export_formats.h"
 #include "halftone/train/hf_model.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/saved_model.h"
@@ -27,7 +27,6 @@ namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
 
@@ -74,9 +73,17 @@ class Weights {
   bool same_numbers() const { return same_numbers_; }
 
   // Rows in the output type.
-  at::Tensor read(const std::string& name, int64_t first, int64_t rows) const {
+  at::Tensor read(const std::string& name, int64_t first, int64_t rows) const { return read(name, first, rows, type_of(step_.info(name))); }
+  // Rows as the checkpoint has them; of codes their values.
+  at::Tensor read_stored(const std::string& name, int64_t first, int64_t rows) const {
+    const HfFolder* folder = step_.hf_folder();
+    const bool codes = folder != nullptr && folder->holds_codes(name);
+    return read(name, first, rows, codes ? at::kFloat : scalar_type_of(step_.info(name).dtype));
+  }
+
+ private:
+  at::Tensor read(const std::string& name, int64_t first, int64_t rows, at::ScalarType type) const {
     const TensorInfo stored = step_.info(name);
-    const at::ScalarType type = type_of(stored);
     std::vector<int64_t> shape = stored.shape;
     if (!shape.empty()) shape[0] = rows;
     const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(type));
@@ -86,8 +93,6 @@ class Weights {
           name_of(file_dtype_of(type)));
     return out;
   }
-
- private:
   at::ScalarType type_of(const TensorInfo& stored) const {
     const at::ScalarType own = scalar_type_of(stored.dtype);
     return dtype_ && is_castable(own) ? *dtype_ : own;
@@ -107,6 +112,14 @@ class Weights {
   bool same_numbers_ = true;
 };
 
+// The formats that hold such codes, for a message.
+std::string formats_with(const std::string& codes) {
+  std::string names;
+  for (const ExportFormat& format : export_formats())
+    if (find_word(format.codes, codes)) names += fmt::format("{}{}", names.empty() ? "" : ", ", format.name);
+  return names.empty() ? "none holds such codes" : names;
+}
+
 HfTokenIds token_ids_of(const LoadedStep& step) {
   const HfTokenIds ids = saved_token_ids(step);
   if (ids != HfTokenIds{} || !fs::is_regular_file(step.folder() / "tokenizer.json")) return ids;
@@ -121,9 +134,10 @@ void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights
   StepState state;
   state.model_only = true, state.model = weights.tensors(), state.read = read, state.copy_files = carried_files(step.folder());
   if (const fs::path index = step.folder() / kHfIndex; fs::is_regular_file(index)) state.copy_files.emplace_back(kHfIndex, index);
-  Json saved{{"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", weights.description().json()}}},
-             {"config", Json::parse(to_json(config))}};
-  nlohmann::ordered_json ids = Json::object();
+  nlohmann::json saved{
+      {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", weights.description().json()}}},
+      {"config", nlohmann::json::parse(to_json(config))}};
+  nlohmann::ordered_json ids = nlohmann::json::object();
   write_token_ids(saved_token_ids(step), ids);
   if (!ids.empty()) saved["hf_token_ids"] = ids;
   state.state_json = saved.dump(1);
@@ -132,24 +146,12 @@ void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights
   write_step(o.to, state, options);
 }
 
-void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const Weights& weights, const TensorSource& read) {
-  HfExport content;
-  content.config.model = weights.shared_description(), content.config.token_ids = token_ids_of(step);
-  content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt, content.codes = o.codes;
-  content.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
-  content.copy_files = carried_files(step.folder());
-  // The shards of the Hugging Face folder that a converted step came from.
-  if (auto shards = read_hf_index(step.folder()); shards && o.max_shard_bytes == 0) content.weight_map = std::move(*shards);
-  // Concurrently with the conversion, which reads the same bytes; awaited before the folder gets its name.
-  std::future<void> verified = std::async(std::launch::async, [&] { step.verify_model(); });
-  content.verify = [&] { verified.get(); };
-  write_hf_step(o.to, 0, content, {});
-}
-
 }  // namespace
 
 ConvertResult convert(const ConvertOptions& o) {
   check(o.max_shard_bytes >= 0, "--max-shard-bytes: expected a positive number, found {}", o.max_shard_bytes);
+  check(o.codes.empty() || !o.format.empty(), "--codes {} needs --format: {}", o.codes, formats_with(o.codes));
+  const ExportFormat* format = o.format.empty() ? nullptr : &find_export_format(o.format);
   check_target(o.to);
   const Stopwatch watch;
   const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums are verified during the conversion
@@ -158,20 +160,31 @@ ConvertResult convert(const ConvertOptions& o) {
         broken ? *broken : "");
   if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
   const Weights weights(step, config_of(step).model, o.dtype);
-  check(o.codes == HfCodes::none || step.hf_config() == nullptr,
-        "--codes {}: only exports to Hugging Face's layout store codes; leave --codes out", name_of(o.codes));
-  check_hf_codes(o.codes, weights.description().family());
   const TensorSource read = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read(name, first, rows); };
-  ConvertResult result{.to_hf = step.hf_config() == nullptr};
-  result.to_hf ? write_hugging_face(o, step, weights, read) : write_native(o, step, weights, read);
+  ConvertResult result{.to_hf = step.hf_config() == nullptr || format != nullptr};
+  if (result.to_hf) {
+    const ExportInput input{
+        .step = step,
+        .model = weights.shared_description(),
+        .tensors = weights.tensors(),
+        .read = read,
+        .read_stored = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read_stored(name, first, rows); },
+        .token_ids = token_ids_of(step),
+        .copy_files = carried_files(step.folder()),
+        .to = o.to,
+        .codes = o.codes,
+        .max_shard_bytes = o.max_shard_bytes};
+    format != nullptr ? format->write(*format, input) : write_numbers(input);
+  } else {
+    write_native(o, step, weights, read);
+  }
   for (const NamedTensor& t : weights.tensors()) result.bytes += static_cast<int64_t>(t.tensor.nbytes());
   result.tensors = static_cast<int64_t>(weights.tensors().size());
   const bool left_out = std::any_of(weights.tensors().begin(), weights.tensors().end(), [&](const NamedTensor& t) {
     const ModelFamily::TensorName* name = weights.description().family().tensor(t.name);
     return result.to_hf && name != nullptr && name->hf.empty();
   });
-  result.same_numbers =
-      weights.same_numbers() && !left_out && o.codes == HfCodes::none && !(step.hf_config() && step.hf_config()->quantization);
+  result.same_numbers = weights.same_numbers() && !left_out && format == nullptr && !(step.hf_config() && step.hf_config()->quantization);
   result.seconds = watch.seconds();
   return result;
 }

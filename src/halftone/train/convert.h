@@ -6,15 +6,14 @@
 #include <optional>
 #include <string>
 
-#include "halftone/checkpoint/hf_quantization.h"
-
 namespace halftone {
 
 struct ConvertOptions {
   std::filesystem::path from;              // Hugging Face folder, or a run's folder or step
-  std::filesystem::path to;                // the opposite kind; must not exist, or be empty
+  std::filesystem::path to;                // must not exist, or be empty
   std::optional<c10::ScalarType> dtype{};  // of floating-point weights; none: each keeps its own, and codes become bfloat16
-  HfCodes codes = HfCodes::none;           // for a Hugging Face output: weights stored as codes
+  std::string format{};                    // weights as codes: a name of train/export_formats.h
+  std::string codes{};                     // with `format`: the form of all of them
   int64_t max_shard_bytes = 0;             // 0: the shards of the weights' original Hugging Face folder, or 5 GiB without one
 };
 
@@ -25,8 +24,8 @@ struct ConvertResult {
   double seconds = 0;
 };
 
-// Writes the weights of `from` to `to` in the other layout, a few MiB at a time, with the tokenizer's files. On failure `to` is
-// unchanged.
+// Writes the weights of `from` to `to` in the other layout, or in `format`, a few MiB at a time, with the tokenizer's files. On failure
+// `to` is unchanged.
 ConvertResult convert(const ConvertOptions& options);
 
 // Difference between the logits of two checkpoints of one model: both in fp32 on the CPU, one after the other, on the same tokens.

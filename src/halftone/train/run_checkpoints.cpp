@@ -227,16 +227,17 @@ void RunCheckpoints::save(bool last) {
   const Stopwatch watch;
   const bool model_only = last && config_.last_save_model_only;
   const std::string& exported = config_.export_dtype;
-  const HfCodes codes = hf_codes_of(exported);  // unquantised weights are bfloat16 then
-  const at::ScalarType export_dtype = exported == "bfloat16" || codes != HfCodes::none ? at::kBFloat16
-                                      : exported == "float16"                          ? at::kHalf
-                                                                                       : at::kFloat;
+  const HfFormat* codes = single_format(exported);  // unquantised weights are bfloat16 then
+  const at::ScalarType export_dtype = exported == "bfloat16" || codes != nullptr ? at::kBFloat16
+                                      : exported == "float16"                    ? at::kHalf
+                                                                                 : at::kFloat;
   if (last && config_.last_save_in_hf) {
     HfExport content;
     content.config.model = run_.engine.built().description;
     content.config.token_ids = exported_token_ids(run_.progress.token_ids, run_.tokenizer.bos_id(), run_.tokenizer.eos_id());
     content.model = model_numbers(run_.engine, run_.ranks);
-    content.dtype = export_dtype, content.codes = codes;
+    content.dtype = export_dtype, content.format = codes;
+    if (codes != nullptr) content.form = find_hf_form(exported);
     content.max_shard_bytes = config_.max_shard_bytes;
     content.copy_files = carried_files();
     store_->save_hf(step, content);

@@ -29,6 +29,7 @@
 #include "halftone/train/run_files.h"
 #include "halftone/train/run_lock.h"
 #include "halftone/train/run_metrics.h"
+#include "halftone/train/run_tasks.h"
 #include "halftone/train/schedule.h"
 #include "halftone/train/sizing.h"
 #include "halftone/train/step_guard.h"
@@ -94,6 +95,7 @@ class Trainer {
                           const StepResult& result);                 // logs them; the alarm that asks for a rollback
   bool roll_back(const std::string& reason, const RowCursor& rows);  // returns false
   void validate(int64_t step);
+  void judge(int64_t step);  // by validation.tasks
   void save(bool last);
   std::string nothing_learned() const;  // why no step of this start updated the weights; "" when one did, or none was left
   RunSummary summary(RunEnd end) const;
@@ -117,6 +119,7 @@ class Trainer {
   RunFlops flops_;
   std::unique_ptr<CheckpointStore> store_;  // null without checkpoints
   std::optional<RunData> data_;
+  std::optional<RunTasks> tasks_;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<Schedule> schedule_;
   std::optional<RunMetrics> metrics_;
@@ -185,6 +188,7 @@ void Trainer::build() {
   // Last, because tokenising may take long: errors in model, recipe and folders are already known.
   processes_.one_of_host_first([&] { data_.emplace(config_, *tokenizer_, *engine_, processes_); });
   for (const auto& [what, own] : data_->contents()) processes_.compare(what, own);
+  if (!config_.validation.tasks.empty()) tasks_.emplace(config_, *tokenizer_, *engine_, processes_);
   checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_, processes_.checkpoint_ranks()}, store_.get());
   start_times_->mark("data");
 }
@@ -220,7 +224,8 @@ void Trainer::build_engine() {
   const nn::ModelSize& size = engine_->size();
   log_debug("hyper-parameters: {}", engine_->built().description->json().dump());
   if (config_.checkpoint.last_save_in_hf) {
-    check_hf_codes(hf_codes_of(config_.checkpoint.export_dtype), engine_->built().description->family());
+    if (const HfFormat* codes = single_format(config_.checkpoint.export_dtype))
+      check_hf_format(*codes, engine_->built().description->family());
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
             "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in {}; turn last_save_in_hf off or use "
@@ -371,6 +376,13 @@ void Trainer::validate(int64_t step) {
   metrics_->leave_out(watch.seconds());
 }
 
+void Trainer::judge(int64_t step) {
+  const Stopwatch watch;
+  const auto doing = activity("tasks");
+  metrics_->logger().log_tasks(step, tasks_->evaluate());
+  metrics_->leave_out(watch.seconds());
+}
+
 void Trainer::save(bool last) {
   const Stopwatch watch;
   const auto doing = activity("saving a checkpoint");
@@ -380,7 +392,11 @@ void Trainer::save(bool last) {
 
 void Trainer::train() {
   const int64_t steps = config_.training.steps;
-  if (steps == 0) return validate(0);
+  if (steps == 0) {
+    validate(0);
+    if (tasks_) judge(0);
+    return;
+  }
   stop_.emplace();
   constexpr int64_t kShortRun = 50;
   const int64_t first = progress_.step + 1;
@@ -398,6 +414,7 @@ void Trainer::train() {
     const int64_t step = progress_.step + 1;
     const Stopwatch watch;
     const bool last = step == steps, validates = data_->validation() && (step == 1 || step % config_.validation.freq == 0 || last);
+    const bool judges = tasks_ && (step % config_.validation.tasks_freq == 0 || last);
     const bool due = step % config_.checkpoint.interval == 0 || (step == 1 && config_.checkpoint.enable_first_step_checkpoint);
     const bool saves = last || due;
     if (!observed_step(step)) {
@@ -405,7 +422,7 @@ void Trainer::train() {
       continue;  // rolled back to where data remain
     }
     const bool alone = estimates && step <= first + 1;  // times the second step: the first loads kernels and selects GEMM algorithms
-    if (validates || saves || alone || device_.is_cpu()) settle();
+    if (validates || judges || saves || alone || device_.is_cpu()) settle();
     if (progress_.step != step) continue;  // rolled back
     if (alone && step > first) {
       const double seconds = watch.seconds();
@@ -413,6 +430,7 @@ void Trainer::train() {
                steps - step);
     }
     if (validates) validate(step);
+    if (judges) judge(step);
     if (saves) save(last);
   }
   settle();
