@@ -30,9 +30,10 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
 
-void check_target(const fs::path& to) {
+void check_target(const fs::path& to, bool file) {
   std::error_code ignored;
   if (!fs::exists(to, ignored)) return;
+  check(!file, "--to {}: it exists; name a new file", to.string());
   check(fs::is_directory(to, ignored), "--to {}: a file of that name exists; name a new folder", to.string());
   std::string other;
   for (const auto& entry : fs::directory_iterator(to)) {
@@ -152,7 +153,7 @@ ConvertResult convert(const ConvertOptions& o) {
   check(o.max_shard_bytes >= 0, "--max-shard-bytes: expected a positive number, found {}", o.max_shard_bytes);
   check(o.codes.empty() || !o.format.empty(), "--codes {} needs --format: {}", o.codes, formats_with(o.codes));
   const ExportFormat* format = o.format.empty() ? nullptr : &find_export_format(o.format);
-  check_target(o.to);
+  check_target(o.to, format != nullptr && format->file);
   const Stopwatch watch;
   const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums are verified during the conversion
   const std::string* broken = step.not_finite();
@@ -172,6 +173,7 @@ ConvertResult convert(const ConvertOptions& o) {
         .token_ids = token_ids_of(step),
         .copy_files = carried_files(step.folder()),
         .to = o.to,
+        .dtype = o.dtype,
         .codes = o.codes,
         .max_shard_bytes = o.max_shard_bytes};
     format != nullptr ? format->write(*format, input) : write_numbers(input);

@@ -11,6 +11,7 @@
 #include "halftone/base/log.h"
 #include "halftone/checkpoint/step_writer.h"
 #include "halftone/formats/describe.h"
+#include "halftone/train/gguf_export.h"
 #include "halftone/train/trained_codes.h"
 
 namespace halftone {
@@ -144,6 +145,7 @@ constexpr std::array kExportFormats = {
     ExportFormat{"torchao", kLinearForms, "all but GPT-OSS", write_codes},
     ExportFormat{"gpt-oss-mxfp4", "mxfp4", "GPT-OSS", write_codes},
     ExportFormat{"deepseek-fp8", "fp8_blockwise", "all but GPT-OSS", write_codes},
+    ExportFormat{"gguf", "f32 f16 bf16 q8_0 q4_0 mxfp4 nvfp4", "all", write_gguf_file, true},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,17 +23,19 @@ struct ExportInput {
   HfTokenIds token_ids;
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files;  // name in the folder, file
   std::filesystem::path to;
-  std::string codes;            // --codes; empty: those that the run multiplied with, or that the source has
-  int64_t max_shard_bytes = 0;  // 0: the shards of the source, or 5 GiB
+  std::optional<at::ScalarType> dtype;  // --dtype
+  std::string codes;                    // --codes; empty: those that the run multiplied with, or that the source has
+  int64_t max_shard_bytes = 0;          // 0: the shards of the source, or 5 GiB
 };
 
-// A format of folders with codes. A new one is a row of the table.
+// A format of folders or files with codes. A new one is a row of the table.
 struct ExportFormat {
   std::string_view name;      // convert --format
   std::string_view codes;     // values of --codes
   std::string_view families;  // that it holds, for people
-  // Writes the folder `to`; on failure it is unchanged. Error naming what the format cannot hold.
+  // Writes `to`; on failure it is unchanged. Error naming what the format cannot hold.
   void (*write)(const ExportFormat& format, const ExportInput& input);
+  bool file = false;  // `to` is a file, not a folder
 };
 std::span<const ExportFormat> export_formats();
 const ExportFormat& find_export_format(std::string_view name);  // Error for other names
