@@ -35,7 +35,7 @@ struct GgufTensor {
   std::vector<int64_t> shape;  // 1 to 4 extents, the last one contiguous; the file lists them in reverse
   GgufType type = GgufType::f32;
   // Writes rows [first, first + rows) as they are in the file. A row is the last extent; called in order, from another thread.
-  std::function<void(int64_t first, int64_t rows, uint8_t* out)> read;
+  std::function<void(int64_t first, int64_t rows, uint8_t* out)> read{};
   int64_t unit = 1;  // reads begin at multiples of this many rows
 
   int64_t rows() const;  // product of all extents but the last
