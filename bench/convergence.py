@@ -50,8 +50,8 @@ def scheme(name, *options):
 FINISH = 0.9
 
 
-def finish(parent, name, *options):
-    return Run(f"{parent}, bf16 forward from {FINISH:.0%}", scheme(name, *options, f'phases=[{{"from":"{FINISH:.0%}","output":false}}]'), parent=parent)
+def finish(name, *options):
+    return Run(f"{name}, bf16 forward from {FINISH:.0%}", scheme(name, *options, f'phases=[{{"from":"{FINISH:.0%}","output":false}}]'), parent=name)
 
 
 RECIPES = [
@@ -78,12 +78,11 @@ RECIPES = [
     Run("mxint8", scheme("mxint8")),
     Run("nvint4", scheme("nvint4")),
     Run("quartet2", scheme("quartet2")),
-    Run("nvfp4, four over six", scheme("nvfp4", "scale_choice=four_over_six")),
-    Run("nvfp4, four over six, 1-D weights", scheme("nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false")),
-    Run("mxfp4, 1-D weights", scheme("mxfp4", "use_2dblock_w=false")),
-    finish("quartet2", "quartet2"),
-    finish("nvfp4, four over six, 1-D weights", "nvfp4", "scale_choice=four_over_six", "use_2dblock_w=false", "deosc_step=0"),
-    finish("mxfp4, 1-D weights", "mxfp4", "use_2dblock_w=false", "deosc_step=0"),
+    Run("nvfp4, square blocks", scheme("nvfp4", "use_2dblock_w=true", "scale_choice=none")),
+    Run("mxfp4, square blocks", scheme("mxfp4", "use_2dblock_w=true")),
+    finish("quartet2"),
+    finish("nvfp4", "deosc_step=0"),
+    finish("mxfp4", "deosc_step=0"),
 ]
 
 # Changes that --attribute makes in a recipe: group, name, options of [quantize], and the one recipe that has them.
@@ -100,7 +99,7 @@ CHANGES = [
     ("operand", "X alone", "w_hp=true dy_hp=true"),
     ("operand", "W alone", "x_hp=true dy_hp=true"),
     ("operand", "dY alone", "x_hp=true w_hp=true"),
-    ("switch", "1-D weights", "use_2dblock_w=false"),
+    ("switch", "square blocks of weights", "use_2dblock_w=true"),
     ("switch", "2-D X and dY", "use_2dblock_x=true"),
     ("switch", "no stochastic rounding", "use_sr_grad=false"),
     ("switch", "no rotation", "use_hadamard=false"),
@@ -115,8 +114,8 @@ CHANGES = [
     ("switch", "static clipping", "clip_mode=static", "mxfp4"),
     ("switch", "dynamic clipping", "clip_mode=dynamic", "mxfp4"),
     ("switch", "style torchao", "style=torchao", "nvfp4"),
-    ("switch", "four over six", "scale_choice=four_over_six", "nvfp4"),
-    ("switch", "four over six, 1-D weights", "scale_choice=four_over_six use_2dblock_w=false", "nvfp4"),
+    ("switch", "no four over six", "scale_choice=none", "nvfp4"),
+    ("switch", "square blocks of weights, no four over six", "scale_choice=none use_2dblock_w=true", "nvfp4"),
     ("switch", "rotation of 128", "hadamard_width=128"),
     ("switch", "bf16 forward from 90%", 'deosc_step=0 phases=[{"from":"90%","output":false}]'),
     ("layer", "attention in bf16", "ignore=output,re:.*attention.*"),

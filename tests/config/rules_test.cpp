@@ -158,6 +158,9 @@ TEST(Rules, SingleFieldsAndData) {
       {{"--alarms.underflowed.threshold=inf"}, 1, {}},
       {{"--alarms.residual_norm.threshold=1e3"}, 1, {}},
       {{"--debug.deterministic_warn_only"}, 1, {"debug.deterministic"}},
+      {{"--debug.batch_invariant", "--parallelism.context_parallel_degree=2"},
+       2,
+       {"debug.batch_invariant", "context_parallel_degree to 1"}},
   });
 }
 
@@ -300,7 +303,8 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=nvfp4", "--quantize.style=torchao"}, 1, {}},
       {{"--quantize.scheme=nvfp4", "--quantize.style=torchao", "--quantize.scale_choice=four_over_six"}, 1, {}},
       {{"--quantize.scheme=amdfp4", "--quantize.scale_choice=four_over_six", "--quantize.scale_choice_error=largest"}, 1, {}},
-      {{"--quantize.scheme=nvfp4", "--quantize.scale_choice_error=largest"},
+      {{"--quantize.scheme=nvfp4", "--quantize.scale_choice_error=largest"}, 1, {}},
+      {{"--quantize.scheme=nvfp4", "--quantize.scale_choice=none", "--quantize.scale_choice_error=largest"},
        1,
        {"quantize.scale_choice_error has no effect without quantize.scale_choice = four_over_six"}},
       {{"--quantize.scheme=mxfp4", "--quantize.scale_choice=four_over_six"}, 1, {"quantize.scale_choice", "legal with nvfp4, amdfp4 only"}},

@@ -275,7 +275,7 @@ TEST(Options, IllegalCombinationsAreRefused) {
       {"mxfp4", "scale_choice", [](auto& o) { o.scale_choice = "four_over_six"; }},
       {"nvint4", "scale_choice", [](auto& o) { o.scale_choice = "four_over_six"; }},
       {"nvfp4", "scale_choice", [](auto& o) { o.scale_choice = "squared"; }},
-      {"nvfp4", "scale_choice_error", [](auto& o) { o.scale_choice_error = "absolute"; }},
+      {"nvfp4", "scale_choice_error", [](auto& o) { o.scale_choice = "none", o.scale_choice_error = "absolute"; }},
       {"nvfp4", "scale_choice_error", [](auto& o) { o.scale_choice = "four_over_six", o.scale_choice_error = "mean"; }},
       {"nvint4", "use_dge", [](auto& o) { o.use_dge = true; }},
       {"mxint8", "use_hadamard", [](auto& o) { o.use_hadamard = true; }},
@@ -396,7 +396,7 @@ TEST(Options, ProductsAndOperandsAreLeftInTheComputeDtype) {
                                                    {[](RecipeOptions& o) { o.x_hp = o.dy_hp = true; }, "hqhqhh", false, true},
                                                    {[](RecipeOptions& o) { o.output = false, o.dy_hp = true; }, "hhhqhq", false, false}}) {
     for (const char* scheme : {"mxfp4", "nvfp4", "amdfp4"}) {
-      const LayerRecipe r = recipe(scheme, c.set);
+      const LayerRecipe r = recipe(scheme, [&](RecipeOptions& o) { o.use_2dblock_w = true, c.set(o); });
       EXPECT_EQ(operands_text(r.linear), c.operands) << scheme;
       EXPECT_EQ(r.linear.x_wgrad.hadamard, c.rotates ? 32 : 0) << scheme << " " << c.operands;
       EXPECT_EQ(r.linear.dy_wgrad.hadamard, c.rotates ? 32 : 0) << scheme << " " << c.operands;

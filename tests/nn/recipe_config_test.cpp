@@ -240,7 +240,7 @@ TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {
   ASSERT_EQ(lines.size(), 3u);
   expect_words(lines[0], {"mxfp4 on 1 Linear", "1 ignored (output)", "layers.1.odd: sizes must be multiples of 32"});
   expect_words(lines[1], {"quantize: mxfp4 on cpu-", "forward, dgrad, wgrad by an exact rewrite", "exact in bf16"});
-  expect_words(lines[2], {"quantize: mxfp4 with use_2dblock_w, use_hadamard, use_sr_grad, scale_mode = adaptive, deosc_step = 2000"});
+  expect_words(lines[2], {"quantize: mxfp4 with use_hadamard, use_sr_grad, scale_mode = adaptive, deosc_step = 2000"});
   const auto layers = layer_formats(net);
   ASSERT_EQ(layers.size(), 3u);
   expect_words(layers[0], {"layers.0.wide", "64 -> 4096", "mxfp4"});
@@ -270,7 +270,7 @@ TEST(RecipeMatching, OptionsInEffectAreListed) {
             "quantize: int8 with stochastic_rounding, grad_input = false");
   // A preset's recommendation that an option excludes is missing.
   EXPECT_EQ(options({"--quantize.scheme=mxfp4", "--quantize.use_2dblock_x"}),
-            "quantize: mxfp4 with use_2dblock_x, use_2dblock_w, use_sr_grad, scale_mode = adaptive, deosc_step = 2000");
+            "quantize: mxfp4 with use_2dblock_x, use_sr_grad, scale_mode = adaptive, deosc_step = 2000");
   EXPECT_EQ(options({"--quantize.scheme=int8", "--quantize.no_round_scales_to_power_of_2"}), "");
   EXPECT_EQ(options({"--quantize.scheme=fp8_rowwise", "--quantize.no_round_scales_to_power_of_2"}),
             "quantize: fp8_rowwise with round_scales_to_power_of_2 = false");
@@ -297,7 +297,7 @@ TEST(RecipeMatching, ATiedHeadIsMeasuredByItsTable) {
   const auto lines = apply_recipes(even, plan(asked), 0, at::kCPU);
   EXPECT_EQ(even.output.recipe().name, "mxfp4");
   EXPECT_EQ(even.output.deoscillation().step, 0);
-  EXPECT_EQ(lines.back(), "quantize: mxfp4 with use_2dblock_w, use_hadamard, use_sr_grad, scale_mode = adaptive");
+  EXPECT_EQ(lines.back(), "quantize: mxfp4 with use_hadamard, use_sr_grad, scale_mode = adaptive");
   expect_words(layer_formats(even)[0], {"output", "64 -> 1024", "mxfp4"});
   const auto refused = [&](const std::string& option, const std::string& message) {
     Tied net(1024);

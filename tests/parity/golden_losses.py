@@ -27,10 +27,13 @@ def cases():
     float32 = ["--training.mixed_precision_param", "float32"]
     recompute = ["--activation_checkpoint.mode", "full"]
     stochastic = ["--quantize.stochastic_rounding", "true"]
-    four_over_six = ["--quantize.scale_choice", "four_over_six"]
-    return result | {"none, float32": float32, "nvfp4, four over six": [*result["nvfp4"], *four_over_six],
-                     "amdfp4, four over six": [*result["amdfp4"], *four_over_six], "int8, recomputed": [*result["int8"], *stochastic, *recompute],
-                     "mxfp4, recomputed": [*result["mxfp4"], *recompute]}
+    tiles = ["--quantize.use_2dblock_w", "true"]
+    result |= {"none, float32": float32, "int8, recomputed": [*result["int8"], *stochastic, *recompute],
+               "nvint4, 2-D weights": [*result["nvint4"], *tiles], "mxfp4, 2-D weights": [*result["mxfp4"], *tiles], "mxfp4, 2-D weights, recomputed": [*result["mxfp4"], *tiles, *recompute]}
+    for recipe in ("nvfp4", "amdfp4"):
+        for name, choice in (("", "none"), (", four over six", "four_over_six")):
+            result[f"{recipe}, 2-D weights{name}"] = [*result[recipe], *tiles, "--quantize.scale_choice", choice]
+    return result
 
 
 def losses(options):

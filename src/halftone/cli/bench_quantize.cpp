@@ -24,10 +24,17 @@ struct QuantizeScheme {
 OperandSpec forward_spec(std::string_view recipe) { return find_linear_recipe(recipe)->x_forward; }
 OperandSpec weight_spec(std::string_view recipe) { return find_linear_recipe(recipe)->w_forward; }
 
-OperandSpec four_over_six(OperandSpec s) { return s.choice = ScaleChoice::squared, s; }
+OperandSpec nvfp4(Granularity granularity, ScaleChoice choice) {
+  OperandSpec s = forward_spec("nvfp4");
+  return s.granularity = granularity, s.choice = choice, s;
+}
 
 std::vector<QuantizeScheme> make_schemes() {
   const auto bf16 = ValueForm::bf16, e4m3 = ValueForm::fold_e4m3;
+  const auto six = ScaleChoice::amax, four_over_six = ScaleChoice::squared;
+  const auto block = Granularity::block, tile = Granularity::tile;
+  OperandSpec mxfp4_tile = weight_spec("mxfp4");
+  mxfp4_tile.granularity = tile;
   std::vector<QuantizeScheme> out = {
       {"fp8_tensor", "e4m3, one scale", forward_spec("fp8_tensorwise")},
       {"fp8_row", "e4m3, power-of-two scale a row", forward_spec("fp8_rowwise")},
@@ -41,19 +48,19 @@ std::vector<QuantizeScheme> make_schemes() {
       {"mxfp8_values", "bf16 values, 1x32", forward_spec("mxfp8_e4m3"), false, bf16, bf16},
       {"mxfp4", "packed, 1x32", forward_spec("mxfp4"), true},
       {"mxfp4_folded", "8-bit folded codes, 1x32", forward_spec("mxfp4"), false, e4m3, e4m3},
-      {"mxfp4_32x32_folded", "8-bit folded codes, 32x32", weight_spec("mxfp4"), false, e4m3, e4m3},
+      {"mxfp4_32x32_folded", "8-bit folded codes, 32x32", mxfp4_tile, false, e4m3, e4m3},
       {"mxfp4_values", "bf16 values, 1x32", forward_spec("mxfp4"), false, bf16, bf16},
       {"mxfp4_folded_rotated", "Hadamard of 32 tokens", forward_spec("mxfp4"), false, e4m3, e4m3, 32},
-      {"nvfp4", "packed, 1x16, outer scale", forward_spec("nvfp4"), true},
-      {"nvfp4_values", "bf16 values, 1x16", forward_spec("nvfp4"), false, bf16, bf16},
-      {"nvfp4_values_rotated", "Hadamard of 32 tokens", forward_spec("nvfp4"), false, bf16, bf16, 32},
+      {"nvfp4", "packed, 1x16, outer scale", nvfp4(block, six), true},
+      {"nvfp4_values", "bf16 values, 1x16", nvfp4(block, six), false, bf16, bf16},
+      {"nvfp4_values_rotated", "Hadamard of 32 tokens", nvfp4(block, six), false, bf16, bf16, 32},
       {"nvfp4_eden", "MS-EDEN, Hadamard of 128", find_linear_recipe("quartet2")->dy_wgrad, false, bf16, bf16, 128},
       {"nvfp4_eden_32", "MS-EDEN, Hadamard of 32", find_linear_recipe("quartet2")->dy_wgrad, false, bf16, bf16, 32},
-      {"nvfp4_16x16_values", "bf16 values, 16x16", weight_spec("nvfp4"), false, bf16, bf16},
-      {"nvfp4_4over6", "packed, four over six", four_over_six(forward_spec("nvfp4")), true},
-      {"nvfp4_4over6_values", "bf16 values, four over six", four_over_six(forward_spec("nvfp4")), false, bf16, bf16},
-      {"nvfp4_4over6_values_rotated", "Hadamard of 32 tokens", four_over_six(forward_spec("nvfp4")), false, bf16, bf16, 32},
-      {"nvfp4_4over6_16x16_values", "bf16 values, four over six", four_over_six(weight_spec("nvfp4")), false, bf16, bf16},
+      {"nvfp4_16x16_values", "bf16 values, 16x16", nvfp4(tile, six), false, bf16, bf16},
+      {"nvfp4_4over6", "packed, four over six", nvfp4(block, four_over_six), true},
+      {"nvfp4_4over6_values", "bf16 values, four over six", nvfp4(block, four_over_six), false, bf16, bf16},
+      {"nvfp4_4over6_values_rotated", "Hadamard of 32 tokens", nvfp4(block, four_over_six), false, bf16, bf16, 32},
+      {"nvfp4_4over6_16x16_values", "bf16 values, four over six", nvfp4(tile, four_over_six), false, bf16, bf16},
       {"nvint4", "packed, 1x16, outer scale", forward_spec("nvint4"), true},
       {"nvint4_values", "bf16 values, 1x16", forward_spec("nvint4"), false, bf16, bf16},
       {"mxint8", "codes, 1x32", forward_spec("mxint8")},

@@ -198,13 +198,13 @@ std::vector<RecipeOption> option_rows() {
   row("scale_choice", &O::scale_choice, "none",
       "block scales: none = amax / 6; four_over_six = amax / 6 or amax / 4, whichever has the smaller error", {"none", "four_over_six"})
       .apply = [](L& l, const O& o) {
-    if (*o.scale_choice == "none") return;
-    set_all(l, &OperandSpec::choice, *find_named(kScaleChoiceNames, o.scale_choice_error.value_or("squared")));
+    const bool chosen = *o.scale_choice != "none";
+    set_all(l, &OperandSpec::choice, chosen ? *find_named(kScaleChoiceNames, o.scale_choice_error.value_or("squared")) : ScaleChoice::amax);
   };
   row("scale_choice_error", &O::scale_choice_error, "", "error of a block that quantize.scale_choice compares",
       words_of(kScaleChoiceNames));
   rows.back().objection = [](const S& s) -> Objection {
-    if (s.value("scale_choice_error").is_null() || s.on("scale_choice")) return {};
+    if (s.value("scale_choice_error").is_null() || s.resolved("scale_choice") == "four_over_six") return {};
     return {" has no effect without quantize.scale_choice = four_over_six", "scale_choice"};
   };
   row("style", &O::style, "", "alto, or torchao = torchao's NVFP4 recipe", words_of(kChainNames)).apply = [](L& l, const O& o) {

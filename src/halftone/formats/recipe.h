@@ -171,9 +171,12 @@ constexpr LinearRecipe tiled(std::string_view name, Element e, int n, ScaleForma
   const OperandSpec b = block(e, n, s), t = tile(e, n, s);
   return operands(name, multiple, b, t, b, again(t), b, b);
 }
-constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s, Element e = Element::e2m1) {
-  LinearRecipe r = tiled(name, e, n, s, n);
-  return r.dy_dgrad = sr(r.dy_dgrad), r.dy_wgrad = sr(rotated(r.dy_wgrad)), r.x_wgrad = rotated(r.x_wgrad), r;
+// Four bits: stochastic gradients, wgrad rotated over the tokens.
+constexpr LinearRecipe four_bit(std::string_view name, int n, ScaleFormat s, Element e = Element::e2m1,
+                                ScaleChoice choice = ScaleChoice::amax) {
+  OperandSpec b = block(e, n, s);
+  b.choice = choice;
+  return operands(name, n, b, b, sr(b), b, sr(rotated(b)), rotated(b));
 }
 
 constexpr SchemeFamily kFp8{"round_scales_to_power_of_2"};
@@ -183,11 +186,11 @@ constexpr SchemeFamily kMxfp8{
 constexpr SchemeFamily kFp4{
     "use_2dblock_x use_2dblock_w use_hadamard hadamard_width hadamard_signs use_sr_grad use_dge two_level_scaling wgrad_hp output "
     "grad_input grad_weight x_hp w_hp dy_hp lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq",
-    "use_hadamard=true use_sr_grad=true deosc_step=2000"};
+    "use_2dblock_w=false use_hadamard=true use_sr_grad=true deosc_step=2000"};
 constexpr SchemeFamily kNvint4{
     "use_2dblock_x use_2dblock_w use_hadamard hadamard_width hadamard_signs use_sr_grad two_level_scaling wgrad_hp output grad_input "
     "grad_weight x_hp w_hp dy_hp lora_rank",
-    "use_hadamard=true use_sr_grad=true"};
+    "use_2dblock_w=false use_hadamard=true use_sr_grad=true"};
 constexpr SchemeFamily kQuartet{
     "hadamard_width wgrad_hp output grad_input grad_weight lora_rank deosc_step deosc_period deosc_ratio deosc_log_freq"};
 constexpr SchemeFamily kIntegers{"use_sr_grad stochastic_rounding output grad_input grad_weight"};
@@ -217,17 +220,19 @@ constexpr std::array kLinearRecipes = {
     Scheme{detail::tiled("mxfp8_e4m3", Element::e4m3, 32, ScaleFormat::e8m0, 32), "MX blocks of 32 8-bit floats", &detail::kMxfp8},
     Scheme{detail::tiled("mxfp8_e5m2", Element::e5m2, 32, ScaleFormat::e8m0, 32), "mxfp8_e4m3 with e5m2: wider range, fewer digits",
            &detail::kMxfp8},
-    Scheme{detail::fp4("mxfp4", 32, ScaleFormat::e8m0), "MX blocks of 32 4-bit floats", &detail::kFp4,
+    Scheme{detail::four_bit("mxfp4", 32, ScaleFormat::e8m0), "MX blocks of 32 4-bit floats", &detail::kFp4,
            "two_level_scaling=blockwise clip_mode use_uos scale_mode"},
-    Scheme{detail::fp4("nvfp4", 16, ScaleFormat::e4m3), "blocks of 16 4-bit floats, e4m3 scales", &detail::kFp4,
-           "two_level_scaling=tensorwise style scale_choice scale_choice_error", "two_level_scaling=tensorwise",
+    Scheme{detail::four_bit("nvfp4", 16, ScaleFormat::e4m3, Element::e2m1, ScaleChoice::squared), "blocks of 16 4-bit floats, e4m3 scales",
+           &detail::kFp4, "two_level_scaling=tensorwise style scale_choice scale_choice_error",
+           "two_level_scaling=tensorwise scale_choice=four_over_six",
            "use_2dblock_x=false use_dge=false use_2dblock_w=true wgrad_hp=false output=true grad_input=true grad_weight=true x_hp=false "
            "w_hp=false dy_hp=false use_hadamard=true use_sr_grad=true two_level_scaling=tensorwise"},
-    Scheme{detail::fp4("amdfp4", 16, ScaleFormat::ue5m3), "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4,
-           "two_level_scaling=tensorwise scale_choice scale_choice_error", "two_level_scaling=tensorwise"},
+    Scheme{detail::four_bit("amdfp4", 16, ScaleFormat::ue5m3, Element::e2m1, ScaleChoice::squared),
+           "nvfp4 with ue5m3 scales, of wider range", &detail::kFp4, "two_level_scaling=tensorwise scale_choice scale_choice_error",
+           "two_level_scaling=tensorwise scale_choice=four_over_six"},
     Scheme{detail::quartet("quartet2"), "nvfp4 with a choice of two scales, gradients by MS-EDEN", &detail::kQuartet},
     Scheme{detail::tiled("mxint8", Element::int8, 32, ScaleFormat::e8m0, 32), "MX blocks of 32 8-bit integers", &detail::kMxfp8},
-    Scheme{detail::fp4("nvint4", 16, ScaleFormat::e4m3, Element::int4), "blocks of 16 4-bit integers, e4m3 scales", &detail::kNvint4,
+    Scheme{detail::four_bit("nvint4", 16, ScaleFormat::e4m3, Element::int4), "blocks of 16 4-bit integers, e4m3 scales", &detail::kNvint4,
            "two_level_scaling=tensorwise", "two_level_scaling=tensorwise"},
     Scheme{detail::uniform("int8", detail::rows(Element::int8), 16), "8-bit integers, scales of rows", &detail::kIntegers},
     Scheme{detail::uniform("int4", detail::rows(Element::int4), 32), "4-bit integers, scales of rows", &detail::kIntegers},
