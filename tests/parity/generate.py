@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Text from checkpoints of every kind of recipe: full and model-only ones, whose tensors are the plain model's, codes, or more than these,
-and Hugging Face folders."""
+and Hugging Face folders; with the products that a run trained with, by several processes, and from chunks of the prompt with the same bits.
+Runs the commands of docs/sampling.md."""
 import json
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
+import sys
 import tempfile
 
 from _program import path_of, source
@@ -61,7 +64,7 @@ def say(folder, *more, prompt="Hello"):
     """Tokens of text and of the prompt."""
     words = run("generate", "--checkpoint", folder, "--prompt", prompt, "--max_new_tokens", "5", "--temperature", "0", "--device", "cpu", *more)
     assert words.returncode == 0 and words.stdout.startswith(prompt), words.stderr
-    return tuple(map(int, re.match(r"(\d+) tokens after (\d+) of the prompt", words.stderr).groups()))
+    return tuple(map(int, re.search(r"(?m)^(\d+) tokens after (\d+) of the prompt", words.stderr).groups()))
 
 
 def hugging_face(work):
@@ -111,6 +114,73 @@ def hugging_face(work):
     return len(bad)
 
 
+def products(folder, *more):
+    """The line on how the weights are stored and multiplied."""
+    words = run("generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "1", "--device", "cpu", *more)
+    assert words.returncode == 0, words.stderr
+    lines = [line for line in words.stderr.splitlines() if line.startswith("Weights stored as ")]
+    assert len(lines) == 1, words.stderr
+    return lines[0]
+
+
+def own_products(int8, folder):
+    """int8: folder of a run; folder: a Hugging Face one in float32."""
+    row = "int8 (X int8 row, W int8 row) in 7 of 15 layers"  # the first block is skipped
+    assert products(int8) == f"Weights stored as float32, multiplied as bfloat16 in 8 of 15 layers, {row}: as the run trained", products(int8)
+    assert products(int8, "--recipe", "none") == "Weights stored as float32, multiplied as bfloat16: --recipe none"
+    assert products(folder) == "Weights stored as float32, multiplied as float32"
+    assert products(folder, "--dtype", "bfloat16") == "Weights stored as float32, multiplied as bfloat16: --dtype"
+    for option, word in (("--recipe=some", "--recipe"), ("--prefill-chunk=-1", "--prefill-chunk"),
+                         ("--parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_degree"),
+                         ("--parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree")):
+        words = run("generate", "--checkpoint", int8, "--prompt", "def ", "--device", "cpu", option)
+        assert words.returncode == 2 and words.stdout == "" and len(words.stderr.splitlines()) == 1 and word in words.stderr, words
+
+
+def by_processes(folder, *more, count=2):
+    """The text that rank 0 of several processes prints; the others print nothing."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    ranks = [subprocess.Popen([program, "generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "8", "--temperature", "0",
+                               "--device", "cpu", "--quiet", *more], cwd=source, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env=dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                       OMP_NUM_THREADS="1")) for r in range(count)]
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), said
+    assert said[1] == ("", ""), said
+    return said[0][0]
+
+
+def several_processes(work):
+    cases = 0
+    for config, degrees in (("llama3_debug", ("tensor", "")), ("qwen3_moe_debug", ("expert",)), ("gpt_oss_debug", ("tensor",))):
+        folder = os.path.join(work, config)
+        trained = run("train", "--config", f"recipes/{config}.toml", "--training.seq_len=64", "--training.local_batch_size=2", "--training.steps=2",
+                      "--training.device=cpu", "--checkpoint.enable", "--training.mixed_precision_param=float32", f"--job.dump_folder={folder}")
+        assert trained.returncode == 0, trained.stderr
+        alone = run("generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "8", "--temperature", "0", "--device", "cpu", "--quiet")
+        for degree in degrees:
+            more = (f"--parallelism.{degree}_parallel_degree=2",) if degree else ()
+            assert by_processes(folder, *more) == alone.stdout, (config, degree)
+            cases += 1
+    return cases
+
+
+def commands_of_docs(work):
+    """Runs the bash blocks of docs/sampling.md in one shell, with outputs/ in a folder of the test."""
+    with open(os.path.join(source, "docs/sampling.md")) as file:
+        blocks = re.findall(r"```bash\n(.*?)```", file.read(), re.S)
+    script = "\n".join(blocks).replace("outputs/", work + "/docs/")
+    torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    if not os.path.exists(torchrun):
+        script = "\n".join(line for line in script.splitlines() if "torchrun" not in line)
+    path = os.pathsep.join([os.path.dirname(program), os.path.dirname(sys.executable), os.environ["PATH"]])
+    words = subprocess.run(["bash", "-e", "-c", script], cwd=source, capture_output=True, text=True, env=dict(os.environ, PATH=path))
+    assert words.returncode == 0, words.stdout[-1500:] + words.stderr
+    return len(re.findall(r"(?m)^(?:halftone|torchrun) ", "\n".join(blocks)))
+
+
 FULL, LEAN = ("--checkpoint.last_save_model_only=false",), ("--checkpoint.last_save_model_only=true",)
 FACE = (*LEAN, "--checkpoint.last_save_in_hf")
 CASES = [("mxfp4", LEAN), ("int8", ("--quantize.skip_first_layers=1", *FULL)), ("bitnet", LEAN), ("bitnet", FULL),
@@ -137,5 +207,10 @@ with tempfile.TemporaryDirectory() as work:
     assert refused.returncode == 2 and "has no place in LlamaForCausalLM" in refused.stderr, refused.stderr
     assert not os.path.exists(os.path.join(work, "face", "checkpoint", "step-2"))
     refusals = hugging_face(work)
+    write_json(os.path.join(work, "face_in"), "config.json", CONFIG)
+    own_products(os.path.join(work, "1"), os.path.join(work, "face_in"))
+    meshes = several_processes(work)
+    commands = commands_of_docs(work)
 print(f"a Hugging Face folder ends text at any EOS, into a run and out of it; {refusals} configurations are refused with one line")
 print(f"text from the checkpoints of {len(CASES)} runs, and of one whose recipe file is gone; bitnet beside checkpoint.last_save_in_hf is refused before the first step")
+print(f"text of two processes is that of one on {meshes} meshes; a run's recipe, or none, as one line says; {commands} commands of docs/sampling.md run")

@@ -75,6 +75,8 @@ HfWeightScheme parse_fp8(const Json& config, const std::string& what) {
   word(config, "fmt", {"e4m3", "float8_e4m3fn"}, what);
   HfWeightScheme scheme;
   if (is_set(config, "weight_block_size")) read_block(config, "weight_block_size", scheme, what);
+  scheme.inputs = scheme.rows > 0 ? HfWeightScheme::Inputs::group : HfWeightScheme::Inputs::tensor;
+  scheme.calibrated = is_set(config, "activation_scheme") && config["activation_scheme"] == "static";
   return scheme;
 }
 
@@ -145,6 +147,13 @@ HfWeightScheme parse_group(const Json& group, const std::string& format, const s
   const auto is_text = [](const Json& item) { return item.is_string(); };
   if (!targets.is_array() || !std::all_of(targets.begin(), targets.end(), is_text)) refuse(group, "targets", "a list of words", what);
   for (const Json& target : targets) scheme.targets.push_back(target.get<std::string>());
+  if (is_set(group, "input_activations") && group["input_activations"].is_object()) {
+    using Inputs = HfWeightScheme::Inputs;
+    const Json& inputs = group["input_activations"];
+    const Json by = inputs.value("strategy", Json("tensor"));
+    scheme.inputs = by == "token" ? Inputs::token : by == "tensor" ? Inputs::tensor : Inputs::group;
+    scheme.calibrated = inputs.value("dynamic", Json(false)) == false;
+  }
   return scheme;
 }
 

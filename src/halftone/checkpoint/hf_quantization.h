@@ -25,8 +25,12 @@ struct HfWeightScheme {
   bool symmetric = true;       // false: there is one zero point per scale
   int64_t rows = 0, cols = 0;  // of the block that shares a scale; 0: the full extent
   ByteScale byte_scale = ByteScale::none;
-  bool stacked = false;                // all experts in one tensor, X_blocks [E, N, K/32, 16] with X_scales [E, N, K/32]
-  bool global_scale = false;           // scales are divided by weight_global_scale
+  bool stacked = false;       // all experts in one tensor, X_blocks [E, N, K/32, 16] with X_scales [E, N, K/32]
+  bool global_scale = false;  // scales are divided by weight_global_scale
+  // How the inputs of these modules are quantised, by what they share a scale.
+  enum class Inputs { none, token, tensor, group };
+  Inputs inputs = Inputs::none;
+  bool calibrated = false;             // the folder has the scales of inputs
   std::vector<std::string> targets{};  // names and classes of modules, or "re:" and a pattern for names
 };
 

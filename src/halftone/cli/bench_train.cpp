@@ -19,6 +19,7 @@
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
 #include "halftone/ops/activation.h"
+#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/hf_model.h"
@@ -45,17 +46,38 @@ MicroBatch random_batch(int64_t first, int64_t rows, int64_t seq, int64_t vocab,
 }
 
 constexpr const char* kTrainHelp =
-    "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
+    "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n"
+    "                     [--batch-invariant]\n\n"
     "Trains the configuration's model on random tokens and prints one line a step. The last line is JSON: tokens/s a rank and ms of the\n"
     "median step of the second half, peak memory of the largest rank, seconds from launch to the end of the first step, losses, and\n"
     "what was measured. With a pipeline it also has the ranks' measured and expected bubbles.\n\n"
     "  --own-amax   quantizers compute the amax of their input instead of reading it from the op that wrote the input\n"
     "  --breakdown  records three more steps on rank 0's GPU and prints its time by kind of work, exposed communication by mesh axis,\n"
-    "               and the largest kernels\n\n"
+    "               and the largest kernels\n"
+    "  --batch-invariant  then repeats the second half with and without debug.batch_invariant in turn and prints their times and ratio\n\n"
     "training.steps sets the number of steps, at least 4. The other options are those of halftone train (halftone train --help).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
-void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
+// Times of a step with and without debug.batch_invariant, pair by pair, in milliseconds.
+struct InvariantTimes {
+  double with = 0, without = 0;
+};
+template <class Train>
+InvariantTimes time_invariance(int64_t pairs, at::Device device, Train&& train) {
+  std::vector<double> ms[2];
+  for (int64_t i = 0; i <= pairs; ++i) {
+    for (const bool on : {false, true}) {
+      set_batch_invariant(on);
+      const Stopwatch watch;
+      train();
+      synchronize(device);
+      if (i > 0) ms[on].push_back(watch.seconds() * 1e3);  // the first pair warms up
+    }
+  }
+  return {bench::median(ms[1]), bench::median(ms[0])};
+}
+
+void bench_steps(const JobConfig& c, Processes& processes, bool breakdown, bool invariance) {
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
   check(c.training.steps >= 4, "bench train: training.steps = {}; expected at least 4, of which the second half is timed",
         c.training.steps);
@@ -70,7 +92,11 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   start_times.mark("device");
   processes.connect(c, options.device);
   options.axes = processes.axes();
+  check(!invariance || options.device.is_cpu() || c.training.disable_cuda_graphs,
+        "bench train: --batch-invariant changes the kernels from step to step; add --training.disable_cuda_graphs");
+  set_batch_invariant(invariance || c.debug.batch_invariant);  // the engine refuses recipes that it cannot be asked of
   Engine engine(c, options);
+  set_batch_invariant(c.debug.batch_invariant);
   start_times.mark("model");
   engine.initialize();
   start_times.mark("weights");
@@ -134,7 +160,14 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
     out["bubbles"] = {{"schedule", b.schedule}, {"passes", b.passes}, {"measured", b.measured}};
     bubbles = "\n" + bench::bubbles_text(b);
   }
-  if (processes.first()) print(out.dump() + "\n" + bubbles);
+  std::string ratio;
+  if (invariance) {
+    const InvariantTimes t = time_invariance(std::max<int64_t>(c.training.steps / 2, 2), options.device,
+                                             [&] { train(++step, schedule.factor(c.training.steps - 1)); });
+    out["batch_invariant"] = {{"ms_per_step", t.with}, {"ordinary_ms_per_step", t.without}, {"ratio", t.with / t.without}};
+    ratio = fmt::format("\nbatch-invariant: {:.1f} ms a step, ordinary {:.1f} ms, ratio {:.3f}\n", t.with, t.without, t.with / t.without);
+  }
+  if (processes.first()) print(out.dump() + "\n" + bubbles + ratio);
   if (breakdown) {
     const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
       train(++step, schedule.factor(c.training.steps - 1));
@@ -153,13 +186,13 @@ int bench::train_command(Arguments given) {
     return std::erase_if(args, [&](const std::string& word) { return is_option(word, option); }) != 0;
   };
   amax_use().from_producers = !take("--own-amax");
-  const bool breakdown = take("--breakdown");
+  const bool breakdown = take("--breakdown"), invariance = take("--batch-invariant");
   const Environment environment = read_environment();
   LoadedConfig loaded = load_config(args, {environment.world_size});
   Processes processes(environment, loaded.config.comm);
   processes.run([&] {
     resolve_model(loaded.config);
-    bench_steps(loaded.config, processes, breakdown);
+    bench_steps(loaded.config, processes, breakdown, invariance);
   });
   return 0;
 }

@@ -42,9 +42,9 @@ void store(const at::Tensor& w, const Rounding& rounding, StoredWeight& s, const
 
 Operand stored_operand(const StoredWeight& s) {
   Operand o;
-  o.spec = s.spec, o.scales = s.scales, o.zeros = s.zeros;
+  o.spec = s.spec, o.scales = s.scales, o.zeros = s.zeros, o.outer = s.outer;
   o.rows = s.codes.size(0);
-  if (s.spec.element == Element::int8) {
+  if (s.spec.element != Element::uint4) {
     o.k = s.codes.size(1), o.codes = s.codes;
   } else {
     o.k = s.codes.size(1) * 2, o.packed = s.codes;

@@ -14,11 +14,13 @@ namespace halftone {
 
 class RecomputeResults;
 
-// A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7).
+// A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7), or that is multiplied in the form of a
+// Hugging Face folder (train/stored_products.h).
 struct StoredWeight {
   OperandSpec spec;
-  at::Tensor codes;          // int8 [N, K], or uint4 packed two a byte [N, K / 2]
-  at::Tensor scales, zeros;  // fp32: [N], or [N, K / 32] with one zero point each
+  at::Tensor codes;          // bytes [N, K], or uint4 packed two a byte [N, K / 2]
+  at::Tensor scales, zeros;  // of a run fp32: [N], or [N, K / 32] with one zero point each; else scales as Operand has them
+  at::Tensor outer{};        // as Operand::outer
 };
 
 // Flat fp32 gradient memory of one unit of parameters. It is freed, with every view of it, when its contents are no longer needed, and

@@ -3,9 +3,12 @@
 #include <functional>
 #include <string>
 
+#include "halftone/config/parallelism_config.h"
 #include "halftone/train/sampling.h"
 
 namespace halftone {
+
+class Processes;
 
 struct GenerateOptions {
   std::filesystem::path checkpoint;  // step folder, run folder or Hugging Face folder
@@ -15,18 +18,25 @@ struct GenerateOptions {
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
-  bool stop_at_end = true;  // at the tokenizer's end-of-text token and those of the model's Hugging Face configuration
+  int64_t prefill_chunk = 0;      // tokens of the prompt that a pass reads; 0: all
+  bool recipe = true;             // multiplies as the weights are stored: a run's with its recipe's products; false: in `dtype`
+  bool batch_invariant = false;   // debug.batch_invariant, as a run with it does anyway
+  ParallelismConfig parallelism;  // of several processes: tensor and expert parallelism; all others of them share the rows of weights
+  bool stop_at_end = true;        // at the tokenizer's end-of-text token and those of the model's Hugging Face configuration
 };
 
 struct GenerateResult {
   int64_t prompt_tokens = 0, new_tokens = 0;
   double seconds = 0;
-  std::string stored, computed;           // types of the weights and of the matrix products
+  std::string stored, computed;           // types of the weights and of unquantised matrix products
   double load_seconds = 0, load_gib = 0;  // of the weights, after the model was made; peak memory of the device until then
 };
 
-// Continues the prompt token by token with a KV cache. `emit` gets the prompt with the first token, so that no output precedes an error,
-// then text as soon as its characters are complete. Special tokens spelled out in the prompt are encoded as tokens.
-GenerateResult generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
+// Continues the prompt token by token with a KV cache. `say` gets a line on how the weights are stored and multiplied, then `emit` gets the
+// prompt with the first token, so that no output precedes an error, then text as soon as its characters are complete. Special tokens
+// spelled out in the prompt are encoded as tokens. processes: null, or those that compute together, connected by this call; only the first
+// of them calls `say` and `emit`.
+GenerateResult generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit,
+                        const std::function<void(const std::string&)>& say = {}, Processes* processes = nullptr);
 
 }  // namespace halftone

@@ -36,7 +36,7 @@ std::string stored_dtype(const LoadedStep& step) {
   return type == FileDType::bf16 ? "bfloat16" : type == FileDType::f16 ? "float16" : type == FileDType::f32 ? "float32" : name_of(type);
 }
 
-JobConfig config_of(const LoadedStep& step) {
+JobConfig config_of(const LoadedStep& step, bool recipe) {
   JobConfig config;
   if (step.hf_config()) {
     config.model.name = step.hf_config()->model->family().name;
@@ -52,10 +52,14 @@ JobConfig config_of(const LoadedStep& step) {
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
   config.training.mixed_precision_param = trained.training.mixed_precision_param;
-  if (holds_plain_model(step, config.model)) {
+  if (!recipe && holds_plain_model(step, config.model)) {
     config.model.converters.clear();
   } else {
     config.quantize = trained.quantize;
+    // What a pass of this step computed with: its residual stream, and the phase that fractions of the steps place.
+    config.training.mixed_precision_residual = trained.training.mixed_precision_residual;
+    config.training.steps = trained.training.steps, config.lr_scheduler.total_steps = trained.lr_scheduler.total_steps;
+    config.debug.batch_invariant = trained.debug.batch_invariant;
     if (state.contains("recipe") && state["recipe"].is_string()) config.quantize.recipe_text = state["recipe"].get<std::string>();
   }
   return config;

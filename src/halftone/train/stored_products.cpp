@@ -1,0 +1,198 @@
+#include "halftone/train/stored_products.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "halftone/formats/describe.h"
+#include "halftone/formats/support.h"
+#include "halftone/gemm/decode.h"
+#include "halftone/nn/layers.h"
+#include "halftone/ops/batch_invariant.h"
+#include "halftone/ops/hardware.h"
+#include "halftone/train/saved_model.h"
+
+namespace halftone {
+namespace {
+
+using Codes = HfWeightScheme::Codes;
+using ByteScale = HfWeightScheme::ByteScale;
+using Inputs = HfWeightScheme::Inputs;
+
+OperandSpec spec(Element e, Granularity g, int block = 0, ScaleFormat s = ScaleFormat::fp32) { return {e, g, block, s}; }
+
+// This process's part of a tensor of the whole model.
+at::Tensor own_part(at::Tensor whole, const nn::Parameter& p) {
+  for (const nn::DimPart& part : p.parts) whole = whole.narrow(part.dim, part.first, p.shape[static_cast<size_t>(part.dim)]);
+  return whole.contiguous();
+}
+
+at::Tensor byte_codes(Element e, const at::Tensor& values) {
+  if (e == Element::e4m3) return values.to(at::kFloat8_e4m3fn).view(at::kByte);
+  if (e != Element::e2m1) return values.round().to(at::kChar);
+  const at::Tensor doubled = values.abs().mul(2).round().to(at::kLong);  // 0 1 2 3 4 6 8 12
+  const at::Tensor code = at::tensor({0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7}, at::kByte).index({doubled});
+  return at::where(values.signbit(), code + 8, code).to(at::kByte);
+}
+
+at::Tensor values_of(Element e, const at::Tensor& codes) {
+  std::vector<float> table(256);
+  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = gemm::code_value(e, static_cast<uint8_t>(i));
+  return at::tensor(table).index({codes.view(at::kByte).to(at::kLong)});
+}
+
+// The weight in the form of `w`, or null where codes and scales do not have it. scales: that of every element, without the outer one.
+std::shared_ptr<StoredWeight> stored_weight(const OperandSpec& w, const at::Tensor& values, const at::Tensor& scales, float global) {
+  auto s = std::make_shared<StoredWeight>();
+  s->spec = w;
+  const int64_t n = values.size(0), k = values.size(1), width = w.block > 0 ? w.block : std::max<int64_t>(k, 1);
+  const int64_t rows = w.granularity == Granularity::tile ? w.block : w.granularity == Granularity::tensor ? std::max<int64_t>(n, 1) : 1;
+  const auto places = [](int64_t size, int64_t step) { return at::arange(0, size, step, at::kLong); };
+  const at::Tensor grid = scales.index_select(0, places(n, rows)).index_select(1, places(k, width));
+  const at::Tensor spread = grid.repeat_interleave(rows, 0).narrow(0, 0, n).repeat_interleave(width, 1).narrow(1, 0, k);
+  if (!at::equal(spread, scales)) return nullptr;  // rows of a head were permuted across blocks
+  const at::Tensor of_element = global == 1 ? scales : scales / global;
+  s->codes = byte_codes(w.element, at::where(of_element == 0, at::zeros_like(values), values / of_element));
+  if (!at::equal(values_of(w.element, s->codes) * of_element, values)) return nullptr;
+  s->scales = w.scale == ScaleFormat::e4m3   ? grid.to(at::kFloat8_e4m3fn).view(at::kByte)
+              : w.scale == ScaleFormat::e8m0 ? grid.to(at::kFloat8_e8m0fnu).view(at::kByte)
+                                             : grid;
+  if (w.granularity == Granularity::row || w.granularity == Granularity::tensor) s->scales = s->scales.flatten();
+  if (w.two_level == TwoLevel::tensor) s->outer = at::full({1}, 1 / global, at::kFloat);
+  return s;
+}
+
+// What is said of the weights of a folder: how many of each kind, the largest first.
+std::string counted(const std::map<std::string, int64_t>& counts) {
+  std::vector<std::pair<int64_t, std::string>> order;
+  for (const auto& [what, n] : counts) order.emplace_back(-n, what);
+  std::sort(order.begin(), order.end());
+  int64_t all = 0;
+  for (const auto& [n, what] : order) all -= n;
+  std::vector<std::string> parts;
+  for (const auto& [n, what] : order) parts.push_back(order.size() == 1 ? what : fmt::format("{} in {} of {} layers", what, -n, all));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string products_text(const LinearRecipe& r, const std::string& numbers) {
+  if (!r.quantized()) return numbers;
+  const auto text = [&](const OperandSpec& s) { return s.quantized() ? describe(s) : numbers; };
+  return fmt::format("{} (X {}, W {})", r.name, text(r.x_forward), text(r.w_forward));
+}
+
+}  // namespace
+
+std::optional<LinearRecipe> products_of(const HfWeightScheme& s, std::string& why) {
+  LinearRecipe r;
+  OperandSpec &w = r.w_forward, &x = r.x_forward;
+  const auto none = [&](std::string reason) {
+    why = std::move(reason);
+    return std::nullopt;
+  };
+  if (!s.symmetric) return none("codes with zero points have no product");
+  const bool quantized = s.inputs != Inputs::none;
+  const bool tensor = s.rows == 0 && s.cols == 0, row = s.rows == 1 && s.cols == 0;
+  if (s.byte_scale != ByteScale::none) {
+    const bool nv = s.byte_scale == ByteScale::e4m3;
+    r = s.codes == Codes::e4m3 ? *find_linear_recipe("mxfp8_e4m3") : *find_linear_recipe(nv ? "nvfp4" : "mxfp4");
+    if (s.rows > 1 || s.cols != x.block) return none(fmt::format("blocks of {} x {} have no product", s.rows, s.cols));
+    w = x;
+  } else if (s.codes == Codes::e4m3) {
+    r.name = "fp8", r.dim_multiple = 16;
+    if (tensor || row) {
+      w = spec(Element::e4m3, row ? Granularity::row : Granularity::tensor);
+      x = spec(Element::e4m3, s.inputs == Inputs::token ? Granularity::row : Granularity::tensor);
+    } else if (s.rows == 128 && s.cols == 128) {
+      r = *find_linear_recipe("fp8_blockwise");
+    } else {
+      return none(fmt::format("blocks of {} x {} have no product", s.rows, s.cols));
+    }
+  } else {
+    const bool four = s.bits == 4;
+    r.name = four ? "int4" : "int8", r.dim_multiple = 16;
+    const Element e = four ? Element::int4 : Element::int8;
+    if (four && s.rows == 1 && s.cols == 128 && !quantized) {
+      w = spec(e, Granularity::block, 128);
+    } else if (row || tensor) {
+      w = spec(e, row ? Granularity::row : Granularity::tensor);
+    } else {
+      return none(fmt::format("groups of {} integers have no product", s.cols));
+    }
+    x = spec(Element::int8, s.inputs == Inputs::token ? Granularity::row : Granularity::tensor);
+    if (quantized && four) return none("4-bit integers by 8-bit ones have no product");
+    if (quantized && s.inputs != Inputs::token) return none("int8 inputs without a scale per token have no product");
+  }
+  if (!quantized) x = OperandSpec();
+  w.stored = true;
+  r.dy_dgrad = r.w_dgrad = r.dy_wgrad = r.x_wgrad = OperandSpec(), r.dge = false;
+  return r;
+}
+
+std::string multiply_as_stored(Engine& engine, const LoadedStep& step, const std::string& numbers, bool codes) {
+  const bool foreign = step.hf_config() != nullptr && step.hf_config()->quantization.has_value();
+  std::optional<LoadedStep> scales;
+  std::map<std::string, int64_t> stored, multiplied, reasons;
+  if (foreign && codes) scales = LoadedStep::open_scales(step.folder());
+  engine.model().for_each_module([&](nn::Module& m) {
+    auto* layer = dynamic_cast<nn::QuantizableLayer*>(&m);
+    auto* linear = dynamic_cast<nn::Linear*>(&m);
+    if (layer == nullptr || m.class_names()[0] == "RouterGate") return;
+    const HfQuantizedWeight* as = linear != nullptr ? step.stored_as(linear->weight.fqn) : nullptr;
+    bool held = as != nullptr;
+    if (linear == nullptr && foreign) held = step.holds_codes(layer->weights()[0]->fqn);
+    if (held && !codes) ++reasons["--recipe none"];
+    if (as != nullptr && codes) {
+      std::string why;
+      nn::Parameter& p = linear->weight;
+      std::optional<LinearRecipe> r = products_of(as->scheme(), why);
+      const int64_t k = linear->in_features(), n = linear->out_features();
+      if (r && p.shard) r.reset(), why = "processes share the rows of the weights";
+      if (r && (k % r->dim_multiple != 0 || n % r->dim_multiple != 0))
+        r.reset(), why = fmt::format("sizes are not multiples of {}", find_linear_recipe("fp8_blockwise")->dim_multiple);
+      const Hardware hardware = hardware_of(engine.device());
+      if (r && r->x_forward.quantized() && product_support(r->x_forward, r->w_forward, hardware).path == Path::folded)
+        r.reset(), why = "this device folds mxfp4 codes when it makes them from numbers";
+      const std::string_view spread = r && batch_invariant() ? depends_on_batch(r->x_forward) : "";
+      check(spread.empty(), "debug.batch_invariant: {} is {}, whose X ({}) {}; add --recipe none", p.fqn, r ? r->name : "",
+            r ? describe(r->x_forward) : "", spread);
+      std::shared_ptr<StoredWeight> w;
+      if (r) {
+        const auto read = [&](const LoadedStep& from) {
+          at::Tensor whole = at::empty(p.whole_shape(), at::kFloat);
+          from.read_into(p.fqn, whole, true);
+          return own_part(whole, p);
+        };
+        w = stored_weight(r->w_forward, read(step), read(*scales), as->global_scale());
+        if (w == nullptr) why = "their blocks are not those of the rows here";
+      }
+      if (w != nullptr) {
+        for (at::Tensor* t : {&w->codes, &w->scales, &w->outer})
+          if (t->defined()) *t = t->to(engine.device());
+        p.weight.stored = std::move(w), ++p.weight.version;
+        LayerRecipe recipe;
+        recipe.linear = *r;
+        linear->set_recipe(recipe);
+        if (as->scheme().calibrated && r->x_forward.quantized()) ++reasons["scales of inputs are computed, not the folder's"];
+      } else {
+        ++reasons[why];
+      }
+    }
+    if (held && linear == nullptr && codes) ++reasons[fmt::format("experts are multiplied in {}", numbers)];
+    ++stored[held ? step.hf_config()->quantization->method + " codes" : stored_dtype(step)];
+    ++multiplied[products_text(layer->recipe(), numbers)];
+  });
+  if (!foreign && (multiplied.size() > 1 || stored.begin()->first != multiplied.begin()->first)) {
+    const std::string& type = stored.begin()->first;
+    ++reasons[step.hf_config() == nullptr ? codes ? "as the run trained" : "--recipe none"
+              : type == "float16"         ? "float16 has no products here"
+                                          : "--dtype"];
+  }
+  std::vector<std::string> why;
+  for (const auto& [reason, n] : reasons) why.push_back(reason);
+  return fmt::format("Weights stored as {}, multiplied as {}{}", counted(stored), counted(multiplied),
+                     why.empty() ? "" : fmt::format(": {}", fmt::join(why, "; ")));
+}
+
+}  // namespace halftone
