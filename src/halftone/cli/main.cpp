@@ -13,6 +13,7 @@
 #include "halftone/cli/commands.h"
 #include "halftone/cli/config_command.h"
 #include "halftone/cli/data_command.h"
+#include "halftone/cli/eval_command.h"
 #include "halftone/cli/failure.h"
 #include "halftone/cli/tokenize_command.h"
 #include "halftone/cli/tokenizer_command.h"
@@ -28,13 +29,16 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 11>& commands() {
-  static const std::array<Command, 11> kCommands = {{
+const std::array<Command, 13>& commands() {
+  static const std::array<Command, 13> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
       {"estimate", "predict memory and step time of a configuration: --config X.toml --device h100", halftone::estimate_command},
       {"plan", "measure which format suits which layer here, and write the recipe: --config X.toml --loss-budget 0.5",
        halftone::plan_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
+      {"eval", "judge a model on tasks as lm-evaluation-harness does: --checkpoint DIR --tasks hellaswag --data DIR",
+       halftone::eval_command},
+      {"logprobs", "write the log-probabilities of a text's tokens: --checkpoint DIR --text FILE", halftone::logprobs_command},
       {"convert", "convert from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
       {"data", "look at a data source before a run: sizes, lengths, duplicates, first rows", halftone::data_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},

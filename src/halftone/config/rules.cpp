@@ -86,6 +86,9 @@ void check_data(const JobConfig& j, const RuleContext& c) {
   rule(c, v.holdout == 0 || (v.dataset == ValidationConfig{}.dataset && !v.dataset_path),
        {"validation.holdout", "validation.dataset", "validation.dataset_path"},
        "validation.holdout uses documents of the training data; set either it or validation.dataset(_path)");
+  const bool named = std::any_of(v.tasks.begin(), v.tasks.end(), [](const std::string& task) { return !task.ends_with(".toml"); });
+  rule(c, !named || !v.tasks_data.empty(), {"validation.tasks", "validation.tasks_data"},
+       "validation.tasks: give the folder with the tasks' data as validation.tasks_data");
   if (v.enable && v.holdout == 0) {
     check_dataset(j, c, "validation.dataset", v.dataset, v.dataset_path.has_value(), ", or set validation.holdout");
   }

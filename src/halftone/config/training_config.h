@@ -149,6 +149,10 @@ struct ValidationConfig {
   int64_t steps = -1;
   DataloaderConfig dataloader;
   double holdout = 0.0;
+  StringList tasks;
+  std::string tasks_data;
+  int64_t tasks_limit = 0;
+  int64_t tasks_freq = 1000;
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "validate at step 1, every freq steps and at the end");
@@ -161,6 +165,11 @@ struct ValidationConfig {
     field("dataloader", self.dataloader, "data loading");
     field("holdout", self.holdout, "fraction of the training documents, chosen by hash, held out for validation instead of a dataset",
           {.mark = Mark::E, .min = 0});
+    field("tasks", self.tasks, "tasks of halftone eval that judge the model during the run (names, or a .toml file of tasks)",
+          {.mark = Mark::E});
+    field("tasks_data", self.tasks_data, "folder with the data of these tasks (halftone eval --data)", {.mark = Mark::E});
+    field("tasks_limit", self.tasks_limit, "documents of each task; 0 = all", {.mark = Mark::E, .min = 0});
+    field("tasks_freq", self.tasks_freq, "steps between their runs, which also follow the last step", {.mark = Mark::E, .min = 1});
   }
 };
 

@@ -46,7 +46,7 @@ parquet::ReaderProperties reading(arrow::MemoryPool* pool) {
 
 class ParquetReader::Impl {
  public:
-  Impl(std::shared_ptr<const ByteFile> file, const SourceOptions& options)
+  Impl(std::shared_ptr<const ByteFile> file, const SourceOptions& options, bool whole_rows)
       : options_(options),
         path_(file->path()),
         file_bytes_(file->size()),
@@ -64,7 +64,7 @@ class ParquetReader::Impl {
       PARQUET_THROW_NOT_OK(builder.Build(&reader_));
       metadata_ = reader_->parquet_reader()->metadata();
     });
-    columns_ = choose_columns(reader_->manifest(), options_, path_);
+    columns_ = whole_rows ? all_columns() : choose_columns(reader_->manifest(), options_, path_);
     int64_t row = 0;
     for (int g = 0; g < metadata_->num_row_groups(); ++g) {
       int64_t rows = 0;
@@ -80,6 +80,36 @@ class ParquetReader::Impl {
   int64_t rows(int group) const { return first_row_.at(static_cast<size_t>(group) + 1) - first_row_[static_cast<size_t>(group)]; }
 
   void read(int group, const DocumentVisitor& visit, const BadRow& bad) {
+    read_batches(group, [&](const arrow::RecordBatch& batch, int64_t first, const std::string& place) {
+      visit_rows(batch, first, place, visit, bad);
+    });
+  }
+
+  void read_rows(int group, const std::function<void(int64_t, nlohmann::ordered_json)>& visit) {
+    read_batches(group, [&](const arrow::RecordBatch& batch, int64_t first, const std::string&) {
+      const auto columns = batch.columns();
+      for (int64_t i = 0; i < batch.num_rows(); ++i) {
+        nlohmann::ordered_json row;
+        try {
+          row = row_of(batch, columns, i);
+        } catch (const Error& error) {
+          fail("{}: row {}: {}", path_, first + i, error.what());
+        }
+        visit(first + i, std::move(row));
+      }
+    });
+  }
+
+ private:
+  ParquetColumns all_columns() const {
+    ParquetColumns all;
+    all.kind = ParquetColumns::Kind::rows, all.names = "all";
+    for (int leaf = 0; leaf < metadata_->num_columns(); ++leaf) all.leaves.push_back(leaf);
+    return all;
+  }
+
+  template <class Visit>
+  void read_batches(int group, const Visit& visit) {
     check(group >= 0 && group < groups(), "{}: row group {} of {}: did the file change?", path_, group, groups());
     const std::string place = fmt::format("{}: row group {}, column {}", path_, group, columns_.names);
     std::unique_ptr<arrow::RecordBatchReader> batches;
@@ -95,7 +125,7 @@ class ParquetReader::Impl {
       });
       if (batch == nullptr) break;
       check(batch->num_rows() <= end - row, "{}: holds more than the {} rows that the footer states", place, rows(group));
-      visit_rows(*batch, row, place, visit, bad);
+      visit(*batch, row, place);
       row += batch->num_rows();
     }
     batches.reset();
@@ -103,7 +133,6 @@ class ParquetReader::Impl {
     check(row == end, "{}: ends after {} of {} rows: the file is damaged", place, rows(group) - (end - row), rows(group));
   }
 
- private:
   // Runs calls into Arrow, which throw or return a status: as one-line errors.
   template <class F>
   void calling(const std::string& place, F&& call) {
@@ -224,11 +253,14 @@ class ParquetReader::Impl {
   int64_t expanded_ = 0;
 };
 
-ParquetReader::ParquetReader(std::shared_ptr<const ByteFile> file, const SourceOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(file), options)) {}
+ParquetReader::ParquetReader(std::shared_ptr<const ByteFile> file, const SourceOptions& options, bool whole_rows)
+    : impl_(std::make_unique<Impl>(std::move(file), options, whole_rows)) {}
 ParquetReader::~ParquetReader() = default;
 int ParquetReader::groups() const { return impl_->groups(); }
 int64_t ParquetReader::rows(int group) const { return impl_->rows(group); }
 void ParquetReader::read(int group, const DocumentVisitor& visit, const BadRow& bad) { impl_->read(group, visit, bad); }
+void ParquetReader::read_rows(int group, const std::function<void(int64_t, nlohmann::ordered_json)>& visit) {
+  impl_->read_rows(group, visit);
+}
 
 }  // namespace halftone

@@ -92,6 +92,24 @@ ChunkLoss shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, 
   return loss;
 }
 
+// Rows from `first` on of `rows` in all.
+void score(RowScores& s, const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& losses, int64_t first, int64_t rows) {
+  const auto put = [&](at::Tensor& all, const at::Tensor& part) {
+    if (first == 0) {
+      std::vector<int64_t> sizes = part.sizes().vec();
+      sizes[0] = rows, all = at::empty(sizes, part.options());
+    }
+    all.narrow(0, first, part.size(0)).copy_(part);
+  };
+  put(s.loss, losses);
+  if (s.greedy) put(s.best, logits.argmax(1));
+  if (s.top == 0) return;
+  const at::Tensor wide = logits.to(at::kFloat);
+  const auto [values, ids] = wide.topk(s.top, 1);
+  put(s.top_logprobs, values - wide.logsumexp(1, true)), put(s.top_ids, ids);
+  put(s.rank, wide.gt(wide.gather(1, labels.clamp_min(0).unsqueeze(1))).sum(1) + 1);
+}
+
 }  // namespace
 
 // On a CPU, logits stay in fp32. On a GPU, they are rounded to x's dtype, as their gradient is, which then overwrites them.
@@ -114,6 +132,12 @@ Head head_of(FusedLinears& fused) {
           fused.out_features()};
 }
 
+at::Tensor head_logits(const at::Tensor& x, const Head& head, const StepContext& context) {
+  at::NoGradGuard no_grad;
+  const at::Tensor y = head.call(x, {context, false, logits_type(x.scalar_type(), x.is_cpu())}).y;
+  return (head.columns.gather ? gathered_columns(y, head.columns) : y).to(at::kFloat);
+}
+
 HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const StepContext& context,
                    const at::Tensor& grad_factor, double z_loss) {
   const Range range("head");
@@ -124,6 +148,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   check(!context.group_sums.defined() || context.loss_groups.numel() == x.size(0),
         "head loss: expected a group per row, found {} rows and {} groups", x.size(0), context.loss_groups.numel());
   const bool training = records(inputs);
+  check(!training || !context.scores, "head loss: the scores of rows are those of a pass without gradients");
   at::NoGradGuard no_grad;
   StepContext of_chunk = context;
   of_chunk.last_pass = false;  // the next chunk reads the weights too
@@ -132,12 +157,6 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   const int64_t vocabulary = !part.gather ? head.out_features : part.stay ? part.most : part.whole;
   const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), vocabulary);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
-at::Tensor head_logits(const at::Tensor& x, const Head& head, const StepContext& context) {
-  at::NoGradGuard no_grad;
-  const at::Tensor y = head.call(x, {context, false, logits_type(x.scalar_type(), x.is_cpu())}).y;
-  return (head.columns.gather ? gathered_columns(y, head.columns) : y).to(at::kFloat);
-}
-
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
   for (int64_t r = 0; r < rows; r += step) {
@@ -149,6 +168,9 @@ at::Tensor head_logits(const at::Tensor& x, const Head& head, const StepContext&
     const ChunkLoss loss = part.gather ? shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits)
                                        : chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits);
     sum += loss.sum;
+    if (context.scores)
+      score(*context.scores, context.scores->wants_logits() && part.gather ? gathered_columns(call.y, part) : call.y, target, loss.rows, r,
+            rows);
     if (context.group_sums.defined()) {
       const at::Tensor groups = context.loss_groups.narrow(0, r, n);
       context.group_sums[0].index_add_(0, groups, loss.rows.to(at::kDouble));

@@ -34,6 +34,18 @@ struct HeadLoss {
   at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
 };
 
+// What a pass without gradients tells about every row of its head: set the wishes, read the tensors after the pass. They are on the device;
+// with split columns every process has all of it.
+struct RowScores {
+  bool greedy = false;               // wish for `best`
+  int64_t top = 0;                   // wish for so many likeliest columns, and the label's rank
+  at::Tensor loss;                   // fp32 [T]: nats; 0 for ignored labels
+  at::Tensor best;                   // int64 [T]: the column of the largest logit
+  at::Tensor top_logprobs, top_ids;  // fp32, int64 [T, top], descending
+  at::Tensor rank;                   // int64 [T]: 1 + the number of larger logits than the label's
+  bool wants_logits() const { return greedy || top > 0; }
+};
+
 // LM head and cross-entropy in chunks of rows, so that logits[T, V] are never materialized: x[T, K], labels int64 [T], -100 ignored.
 // While autograd records, the gradients are computed in the same pass: dX is kept, dW is accumulated in the weight's gradient at once, so
 // `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar on x's device, or undefined for 1.
@@ -42,7 +54,7 @@ struct HeadLoss {
 HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale, const StepContext& step,
                    const at::Tensor& grad_factor = {}, double z_loss = 0);
 
-}  // namespace halftone
 // The logits that head_loss computes, fp32 [T, V], without autograd: for a GPU rounded to x's dtype first. Every process gets all columns.
 at::Tensor head_logits(const at::Tensor& x_tk, const Head& head, const StepContext& step);
 
+}  // namespace halftone

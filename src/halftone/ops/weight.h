@@ -13,6 +13,7 @@
 namespace halftone {
 
 class RecomputeResults;
+struct RowScores;
 
 // A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7), or that is multiplied in the form of a
 // Hugging Face folder (train/stored_products.h).
@@ -94,6 +95,7 @@ struct StepContext {
   std::shared_ptr<WeightGradients> gradients{};  // null: all are computed at once
   // The loss by group of rows: int64 [T] in [0, groups), and fp64 [2, groups], to which losses (nats) and their numbers are added.
   at::Tensor loss_groups{}, group_sums{};
+  std::shared_ptr<RowScores> scores{};  // of an evaluation, filled by the head (ops/head_loss.h); null: not wanted
 
   void form_gradients(std::function<void()> work) const { gradients ? gradients->form(std::move(work)) : work(); }
 };

@@ -179,7 +179,7 @@ void Engine::set_step(int64_t step) {
 
 nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
   nn::ModelInput input = batch.input;
-  input.step = context_, input.step.first_row = batch.first_row;
+  input.step = context_, input.step.first_row = batch.first_row, input.step.scores = batch.input.step.scores;
   if (batch.sources.defined() && source_sums_.defined())
     input.step.loss_groups = batch.sources.reshape(-1), input.step.group_sums = source_sums_;
   return input;

@@ -95,6 +95,15 @@ void MetricsLogger::log_validate(int64_t step, const Scalars& scalars) {
   append("validate", step, clock_(), scalars, "");
 }
 
+void MetricsLogger::log_tasks(int64_t step, const Scalars& scalars) {
+  if (options_.rank == options_.writer_rank) {
+    std::string line = fmt::format("eval step: {:2}", step);
+    for (const auto& [name, value] : scalars) line += fmt::format("  {}: {:.4f}", name.substr(name.find('/') + 1), plain_nan(value));
+    log_line(LogLevel::info, line);
+  }
+  append("eval", step, clock_(), scalars, "");
+}
+
 void MetricsLogger::log_quantization(int64_t step, const Scalars& scalars, const std::string& summary) {
   if (options_.rank == options_.writer_rank) log_line(LogLevel::info, summary);
   append("quantization", step, clock_(), scalars, "");

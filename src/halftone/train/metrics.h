@@ -42,6 +42,8 @@ class MetricsLogger {
 
   void log_train(int64_t step, const Scalars& scalars);
   void log_validate(int64_t step, const Scalars& scalars);
+  // A line of kind "eval": what validation.tasks say.
+  void log_tasks(int64_t step, const Scalars& scalars);
   // A line of kind "quantisation" in metrics.jsonl: effect of this step's quantisation on every layer (docs/numerics_report.md); the
   // console prints `summary`.
   void log_quantization(int64_t step, const Scalars& scalars, const std::string& summary);

@@ -18,7 +18,7 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 const double* find_scalar(const Scalars& scalars, std::string_view name);
 
 struct MetricsLine {
-  std::string kind;  // "train", "validate", "quantization", "event", "run"
+  std::string kind;  // "train", "validate", "eval", "quantization", "event", "run"
   std::optional<int64_t> step{};
   double time = 0;  // seconds since 1970
   int64_t rank = 0;
