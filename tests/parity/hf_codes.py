@@ -15,6 +15,7 @@ import tempfile
 from _program import path_of, source
 
 program = path_of("halftone")
+FORMATS = {"mxfp4": "gpt-oss-mxfp4", "fp8_blockwise": "deepseek-fp8"}
 MODELS = {
     "gpt_oss": ("mxfp4", {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "head_dim": 16, "ffn_dim": 96, "expert_ffn_dim": 96,
                           "num_experts": 3, "experts_per_token": 2, "vocab_size": 2048, "window": 16, "balance": 0}),
@@ -96,12 +97,12 @@ def check(work, model):
         assert types(tensors, "_proj.weight") == {"F8_E4M3"} and types(tensors, "_scale_inv") == {"F32"}, model
     assert types(tensors, "embed_tokens.weight") == types(tensors, "norm.weight") == {"BF16"}, model
     # From the fp32 weights of the preceding full step: other codes, the same names.
-    good("convert", "--from", os.path.join(run, "checkpoint", "step-1"), "--to", again, "--codes", codes, "--dtype", "bfloat16")
+    good("convert", "--from", os.path.join(run, "checkpoint", "step-1"), "--to", again, "--format", FORMATS[codes], "--dtype", "bfloat16")
     before = weights(again)
     assert {name: t[:2] for name, t in before.items()} == {name: t[:2] for name, t in tensors.items()} and before != tensors, model
     # Round trip.
     good("convert", "--from", coded, "--to", step)
-    good("convert", "--from", step, "--to", again + "2", "--codes", codes)
+    good("convert", "--from", step, "--to", again + "2", "--format", FORMATS[codes])
     good("convert", "--from", step, "--to", plain)
     back = weights(again + "2")
     assert set(back) == set(tensors), model
@@ -117,9 +118,9 @@ with tempfile.TemporaryDirectory() as work:
     folders = {model: check(work, model) for model in MODELS}
     out = os.path.join(work, "out")
     for model, other in (("gpt_oss", "fp8_blockwise"), ("llama3", "mxfp4")):
-        refuse("is not a code format of", "convert", "--from", folders[model][2], "--to", out, "--codes", other)
-        refuse("is not a code format of", *train(model, out + "_run", "--checkpoint.last_save_model_only=true", "--checkpoint.last_save_in_hf", f"--checkpoint.export_dtype={other}"))
-    refuse("leave --codes out", "convert", "--from", folders["gpt_oss"][0], "--to", out, "--codes", "mxfp4")
+        refuse("is not a format of", "convert", "--from", folders[model][2], "--to", out, "--format", FORMATS[other])
+        refuse("is not a format of", *train(model, out + "_run", "--checkpoint.last_save_model_only=true", "--checkpoint.last_save_in_hf", f"--checkpoint.export_dtype={other}"))
+    refuse("--codes mxfp4 needs --format: ", "convert", "--from", folders["gpt_oss"][0], "--to", out, "--codes", "mxfp4")
     refuse("needs checkpoint.last_save_in_hf", *train("gpt_oss", out + "_run", "--checkpoint.export_dtype=mxfp4"))
     print("MXFP4 experts are the same bytes after a round trip; fp8 blocks; ends of runs; 6 refusals")
     python = os.environ.get("HALFTONE_TORCH_PYTHON", sys.executable)

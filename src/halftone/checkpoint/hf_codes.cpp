@@ -35,13 +35,23 @@ bool has_words(const HfForm& form, Layout layout) { return layout == Layout::com
 
 int64_t ceil_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
-// Largest absolute value as bits, as quantize() takes it.
+// Largest absolute value of x, contiguous bf16 or fp32, as bits of fp32: as quantize() takes it.
 uint32_t amax_bits(const at::Tensor& x) {
-  const at::Tensor flat = x.to(at::kFloat).contiguous();
-  const auto* values = static_cast<const uint32_t*>(flat.const_data_ptr());
-  uint32_t most = 0;
-  for (int64_t i = 0; i < flat.numel(); ++i) most = std::max(most, values[i] & 0x7fffffff);
-  return most;
+  const auto most = [&]<class Bits>(const Bits* values) {
+    constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(-1) >> 1);
+    Bits largest = 0;
+    for (int64_t i = 0; i < x.numel(); ++i) largest = std::max(largest, static_cast<Bits>(values[i] & kMagnitude));
+    return uint32_t{largest};
+  };
+  if (x.scalar_type() == at::kFloat) return most(static_cast<const uint32_t*>(x.const_data_ptr()));
+  return most(static_cast<const uint16_t*>(x.const_data_ptr())) << 16;
+}
+
+// The numbers as the quantisers take them.
+at::Tensor quantizable(const at::Tensor& stored, bool bf16) {
+  at::Tensor x = stored.detach().to(at::kCPU);
+  if (bf16) x = x.to(at::kBFloat16);
+  return (x.scalar_type() == at::kBFloat16 ? x : x.to(at::kFloat)).contiguous();
 }
 
 // Sums of squares of x and of x - y, in eight lanes.
@@ -139,8 +149,7 @@ void HfCodedMatrix::find_amax() {
   uint32_t most = 0;
   const int64_t step = unit_ * std::max<int64_t>(1, (int64_t{1} << 19) / std::max<int64_t>(1, unit_ * k_));
   for (int64_t first = 0; first < n_; first += step) {
-    const at::Tensor x = native_(first, std::min(step, n_ - first));
-    most = std::max(most, amax_bits(how_.bf16 ? x.to(at::kBFloat16) : x));
+    most = std::max(most, amax_bits(quantizable(native_(first, std::min(step, n_ - first)), how_.bf16)));
   }
   if (!how_.trained) most = std::min(most, std::bit_cast<uint32_t>(static_cast<float>(largest(*how_.form))));
   amax_ = at::full({1}, static_cast<int64_t>(most), at::TensorOptions().dtype(at::kInt));
@@ -151,14 +160,12 @@ at::Tensor HfCodedMatrix::arranged(const at::Tensor& rows) const {
 }
 
 void HfCodedMatrix::add_error(const at::Tensor& x, const Operand& codes, int64_t first) {
-  if (error_ == nullptr) return;
-  const auto unit = static_cast<size_t>(first / unit_);
-  const size_t units = static_cast<size_t>(ceil_of(x.numel() / std::max<int64_t>(k_, 1), unit_));
+  constexpr int64_t kSampled = 4;  // pieces of which one is measured
+  const int64_t rows = x.numel() / std::max<int64_t>(k_, 1);
+  if (error_ == nullptr || rows == 0 || first / rows % kSampled != 0) return;
   {
     const std::lock_guard lock(mutex_);
-    if (std::all_of(encoded_.begin() + static_cast<int64_t>(unit), encoded_.begin() + static_cast<int64_t>(unit + units),
-                    [](bool done) { return done; }))
-      return;
+    if (encoded_[static_cast<size_t>(first / unit_)]) return;
   }
   const at::Tensor numbers = x.to(at::kFloat), values = dequantize(codes);
   const HfCodeError sums = squares(numbers.const_data_ptr<float>(), values.const_data_ptr<float>(), numbers.numel());
@@ -168,13 +175,12 @@ void HfCodedMatrix::add_error(const at::Tensor& x, const Operand& codes, int64_t
 
 HfCodedMatrix::Piece HfCodedMatrix::encode(int64_t first, int64_t rows) {
   const HfForm& form = *how_.form;
-  at::Tensor x = native_(first, rows).detach().to(at::kCPU);
-  if (how_.bf16) x = x.to(at::kBFloat16);
-  if (x.scalar_type() != at::kBFloat16) x = x.to(at::kFloat);
-  x = x.contiguous();
-  check(is_finite(file_dtype_of(x.scalar_type()), x.const_data_ptr(), x.nbytes()),
-        "a weight that is to be written as codes holds a NaN or an infinity; export an earlier step");
-  if (!how_.trained) x = at::clamp(x, -largest(form), largest(form));
+  at::Tensor x = quantizable(native_(first, rows), how_.bf16);
+  if (amax_bits(x) > std::bit_cast<uint32_t>(static_cast<float>(largest(form)))) {
+    check(is_finite(file_dtype_of(x.scalar_type()), x.const_data_ptr(), x.nbytes()),
+          "a weight that is to be written as codes holds a NaN or an infinity; export an earlier step");
+    if (!how_.trained) x = at::clamp(x, -largest(form), largest(form));
+  }
   if (arrange_first_) x = arranged(x);
   CopyRequest request{.spec = how_.spec};
   (is_packed(form, layout_) ? request.packed : request.codes) = true;

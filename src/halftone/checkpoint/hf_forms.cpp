@@ -181,13 +181,22 @@ Ordered torchao_tensor(const HfForm& form, bool inputs, int64_t n, int64_t k, st
     return Ordered{{"_type", of}, {"_data", std::move(data)}, {"_tensor_data_names", names}};
   };
   const auto plain = [](std::string_view of, Ordered data) { return Ordered{{"_type", of}, {"_data", std::move(data)}}; };
-  if (form.weight.scale == ScaleFormat::e8m0)
-    return tensor("MXTensor", {{"elem_dtype", of_dtype(form.bits() == 4 ? "float4_e2m1fn_x2" : "float8_e4m3fn")},
+  if (form.weight.scale == ScaleFormat::e8m0) {
+    const Ordered element = of_dtype(form.bits() == 4 ? "float4_e2m1fn_x2" : "float8_e4m3fn");
+    const Ordered emulated = plain("KernelPreference", "EMULATED");
+    // It has no product with plain inputs.
+    const Ordered quantized = plain("QuantizeTensorToMXKwargs", {{"elem_dtype", element},
+                                                                 {"block_size", form.columns()},
+                                                                 {"scaling_mode", plain("ScaleCalculationMode", "RCEIL")},
+                                                                 {"kernel_preference", emulated},
+                                                                 {"is_swizzled_scales", false}});
+    return tensor("MXTensor", {{"elem_dtype", element},
                                {"block_size", form.columns()},
                                {"orig_dtype", type},
-                               {"kernel_preference", plain("KernelPreference", "EMULATED")},
-                               {"act_quant_kwargs", nullptr},
+                               {"kernel_preference", emulated},
+                               {"act_quant_kwargs", quantized},
                                {"is_swizzled_scales", false}});
+  }
   if (form.weight.element == Element::e2m1) {
     names.push_back("per_tensor_scale");
     return tensor("NVFP4Tensor", {{"is_swizzled_scales", false},

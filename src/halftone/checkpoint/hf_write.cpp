@@ -212,6 +212,15 @@ std::vector<HfFormGroup> groups_of(const HfExport& content) {
   return groups;
 }
 
+// In the order of the files that tensors are copied from, which may have others, too.
+void sort_as_stored(std::vector<NamedTensor>& tensors, const std::vector<HfStoredTensor>& stored) {
+  std::map<std::string, std::pair<std::string, uint64_t>> places;
+  for (const HfStoredTensor& s : stored)
+    if (!places.contains(s.entry->name))  // of a file seen for the first time
+      for (const TensorEntry& entry : s.file->header().tensors) places[entry.name] = {s.file->path().string(), entry.begin};
+  std::ranges::stable_sort(tensors, {}, [&](const NamedTensor& t) { return places[t.name]; });
+}
+
 // What torchao's readers find in a file's header.
 std::map<std::string, std::string> torchao_header(const std::vector<NamedTensor>& group, const std::map<std::string, Exported>& sources,
                                                   const HfExport& content, const std::string& dtype) {
@@ -272,6 +281,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   }
   for (const HfStoredTensor& s : content.stored)
     take({.file = {s.entry->name, without_contents(s.entry->shape, scalar_type_of(s.entry->dtype), at::kMeta)}, .stored = s});
+  sort_as_stored(tensors, content.stored);
   if (!left_out.empty())
     log_warning("{}: files of {} cannot store {} and {} others: skipped", folder.string(), config.model->family().hf_architecture,
                 left_out[0], left_out.size() - 1);
