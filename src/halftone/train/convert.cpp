@@ -4,6 +4,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -155,6 +157,8 @@ ConvertResult convert(const ConvertOptions& o) {
   const ExportFormat* format = o.format.empty() ? nullptr : &find_export_format(o.format);
   check_target(o.to, format != nullptr && format->file);
   const Stopwatch watch;
+  // Pieces of a few MiB reuse their memory: fresh pages would cost a fifth of the time.
+  mallopt(M_MMAP_THRESHOLD, 256 << 20), mallopt(M_TRIM_THRESHOLD, 512 << 20);
   const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums are verified during the conversion
   const std::string* broken = step.not_finite();
   check(broken == nullptr, "{}: tensor {} holds a NaN or an infinity; convert an earlier step", step.folder().string(),
