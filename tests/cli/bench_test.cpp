@@ -11,10 +11,10 @@
 namespace halftone::bench {
 namespace {
 
-CopyRequest request_for(std::string_view recipe, ValueForm form, bool weight = false) {
+CopyRequest request_for(std::string_view recipe, ValueForm form, bool tile = false) {
   CopyRequest r;
-  const LinearRecipe found = *find_linear_recipe(recipe);
-  r.spec = weight ? found.w_forward : found.x_forward, r.form = form, r.codes = form == ValueForm::none;
+  r.spec = find_linear_recipe(recipe)->x_forward, r.form = form, r.codes = form == ValueForm::none;
+  if (tile) r.spec.granularity = Granularity::tile;
   return r;
 }
 

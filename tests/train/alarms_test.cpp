@@ -202,7 +202,8 @@ class Planted : public ::testing::TestWithParam<std::string> {
   static constexpr int64_t kBad = 24, kDim = 32, kFirstBadToken = 304;
 
   static Options options(const std::string& alarm) {
-    Options all = {"--quantize.scheme=mxfp4", "--quantize.scale_mode=floor", "--checkpoint.no_checksum", "--metrics.log_freq=1"};
+    Options all = {"--quantize.scheme=mxfp4", "--quantize.use_2dblock_w=true", "--quantize.scale_mode=floor", "--checkpoint.no_checksum",
+                   "--metrics.log_freq=1"};
     const std::string dense = R"(--model.overrides={"dim":32,"n_layers":2,"n_heads":2,"n_kv_heads":2,"ffn_dim":64})";
     const std::string experts = R"(--model.overrides={"dim":32,"n_layers":2,"n_heads":2,"n_kv_heads":2,"num_experts":8,)"
                                 R"("experts_per_token":2,"expert_ffn_dim":32})";
