@@ -67,6 +67,22 @@ TEST(EstimateCommand, ADryRunIsOfSimulatedProcesses) {
   EXPECT_THROW(estimate_command(std::vector<std::string>{"--config", recipe, "--world", "many"}), Error);
 }
 
+TEST(EstimateCommand, HasAJsonRowForEachPhase) {
+  const std::string recipe = (std::filesystem::path(source_dir()) / "recipes" / "bench_gpu.toml").string();
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(estimate_command(std::vector<std::string>{"--config", recipe, "--device", "h200", "--training.steps=1000", "--json",
+                                                      "--quantize.scheme=fp8_rowwise",
+                                                      R"(--quantize.phases=[{"from": "90%", "scheme": "bf16"}])"}),
+            0);
+  const auto json = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  const auto& phases = json.at("phases");
+  ASSERT_EQ(phases.size(), 2U);
+  EXPECT_EQ(phases[0].at("first_step"), 1);
+  EXPECT_EQ(phases[1].at("first_step"), 901);
+  EXPECT_LT(phases[0].at("ms_per_step").get<double>(), 0.9 * phases[1].at("ms_per_step").get<double>());
+  EXPECT_EQ(phases[1].at("ms_per_step"), json.at("unquantised_ms_per_step"));
+}
+
 TEST(EstimateCommand, DrawsTheScheduleOfAPipeline) {
   const std::string recipe = (std::filesystem::path(source_dir()) / "recipes" / "demo.toml").string();
   const std::string file = (std::filesystem::path(testing::TempDir()) / "schedule.svg").string();

@@ -13,6 +13,7 @@
 #include "halftone/cli/dry_run.h"
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
+#include "halftone/config/quantize_phases.h"
 #include "halftone/models/registry.h"
 #include "halftone/parallel/schedule_drawing.h"
 #include "halftone/parallel/stages.h"
@@ -73,9 +74,24 @@ void draw_schedule(const JobConfig& config, const std::string& file) {
   check(out.good(), "estimate: --schedule {}: can not be written", file);
 }
 
-int show_estimate(const Estimate& e, bool json) {
+// The costliest phase's figures, and of several phases those of each.
+nlohmann::ordered_json phases_json(const JobConfig& config, const Estimate& costliest, const PhaseEstimates& all) {
+  nlohmann::ordered_json out = estimate_json(costliest);
+  const std::vector<PhaseStart> starts = phase_starts(config.quantize);
+  if (starts.size() == 1) return out;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    nlohmann::ordered_json& phase = out["phases"].emplace_back();
+    phase["first_step"] = starts[i].first_step(scheduled_steps(config));
+    phase["peak_memory_gib"] = all.phases[i].peak().bytes() / (1 << 30);
+    if (all.plain) phase["ms_per_step"] = all.phases[i].step_ms();
+  }
+  if (all.plain) out["unquantised_ms_per_step"] = all.plain->step_ms();
+  return out;
+}
+
+int show_estimate(const Estimate& e, const std::string& shown) {
   constexpr int kTooSmall = 3;
-  print(json ? estimate_json(e).dump() : estimate_text(e));
+  print(shown);
   if (e.fits()) return 0;
   const std::string advice = estimate_advice(e);
   fmt::print(stderr, "halftone: estimate: {}: the step does not fit; {}\n", estimate_line(e),
@@ -89,7 +105,8 @@ int dry_run(JobConfig config, int64_t world) {
   resolve_model(config);
   config.comm.mode = "default";
   check_run(config, world);
-  return show_estimate(estimate_phases(config, 0, estimate_device("auto", config.training.device), world).costliest(), false);
+  const PhaseEstimates all = estimate_phases(config, 0, estimate_device("auto", config.training.device), world);
+  return show_estimate(all.costliest(), estimate_text(all.costliest()));
 }
 
 int estimate_command(Arguments args) {
@@ -123,7 +140,7 @@ int estimate_command(Arguments args) {
   const PhaseEstimates phases = estimate_phases(config, 0, device, world);
   Estimate e = phases.costliest();
   if (!refused.empty()) e.remarks.push_back("this build would refuse it: " + refused);
-  const int status = show_estimate(e, json);
+  const int status = show_estimate(e, json ? phases_json(config, e, phases).dump() : estimate_text(e));
   if (json) return status;
   for (const std::string& line : plan_lines(config, 0, device.hardware, phases)) print(line + "\n");
   return status;
