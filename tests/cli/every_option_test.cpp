@@ -109,6 +109,11 @@ class Lab {
     write_file(folder_ / "chats.jsonl", chats);
     write_file(folder_ / "chat.jinja", "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}");
     write_file(folder_ / "other.jinja", "{% for m in messages %}{{ m.role[0] + m.content + eos_token }}{% endfor %}");
+    write_file(folder_ / "poems.jsonl", "{\"poem\": \"12 90 3\"}\n{\"poem\": \"one two\"}\n");
+    write_file(folder_ / "poems.toml", "[poems]\nkind = \"perplexity\"\nfile = \"poems.jsonl\"\ntext = \"{poem}\"\n");
+    fs::create_directories(folder_ / "tasks/hellaswag");
+    write_file(folder_ / "tasks/hellaswag/validation.jsonl",
+               R"({"activity_label": "A", "ctx_a": "one", "ctx_b": "", "endings": ["two", "three"], "label": "0"})");
     write_file(folder_ / "lr.toml", "[optimizer]\nweight_decay = 0.5\n");
     write_file(folder_ / "schedule.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
     write_file(folder_ / "recipe.yaml", read_file(kSource / "recipes/precision/int8.yaml"));

@@ -2,7 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/logaddexp.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -25,18 +27,12 @@ aten::AttentionState SharedPrefixes::attend(const at::Tensor& q, const at::Tenso
   own.documents = documents_;
   aten::AttentionState s = attend_once(q, k, v, own);
   const at::Tensor lse = log_sum_exp(s);  // [B, S, H], a view
+  const at::Tensor behind = at::full(lse.sizes(), -kNone, lse.options()), out = at::zeros(s.attended.sizes(), s.attended.options());
   const auto add = [&](const SharedPrefixes::Group& g, const Run& queries, int64_t window) {
     AttentionArgs part = args;
     part.documents = {}, part.batch = 1, part.seq = queries.size(), part.gap = queries.size(), part.window = window;
     const aten::AttentionState more = attend_once(places(q, g.row, queries), places(k, g.row, g.prefix), places(v, g.row, g.prefix), part);
-    // The softmax over both parts of the keys, in fp32.
-    const at::Tensor before = places(lse, g.row, queries);
-    at::Tensor behind = log_sum_exp(more);
-    if (behind.is_cuda()) behind = behind.masked_fill(behind == kNone, -kNone);  // flash-2's value when a query sees no key
-    const at::Tensor all = at::logaddexp(before, behind);
-    const at::Tensor mine = places(s.attended, g.row, queries);
-    mine.copy_(mine * at::exp(before - all).unsqueeze(3) + more.attended * at::exp(behind - all).unsqueeze(3));
-    before.copy_(all);
+    places(behind, g.row, queries).copy_(log_sum_exp(more)), places(out, g.row, queries).copy_(more.attended);
   };
   for (const Group& g : groups_) {
     int64_t longest = 0;
@@ -47,6 +43,11 @@ aten::AttentionState SharedPrefixes::attend(const at::Tensor& q, const at::Tenso
       add(g, {g.continuations.front().begin, g.continuations.back().end}, 0);
     }
   }
+  if (behind.is_cuda()) behind.masked_fill_(behind == kNone, -kNone);  // flash-2's value when a query sees no key
+  // The softmax over both parts of the keys, in fp32.
+  const at::Tensor all = at::logaddexp(lse, behind);
+  s.attended.copy_(s.attended * at::exp(lse - all).unsqueeze(3) + out * at::exp(behind - all).unsqueeze(3));
+  lse.copy_(all);
   return s;
 }
 

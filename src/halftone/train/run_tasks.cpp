@@ -32,7 +32,7 @@ Scalars RunTasks::evaluate() {
       scalars.emplace_back("eval/" + task.name + "/" + filter + m.metric, m.aggregate.value);
     }
   }
-  scalars.emplace_back("eval/seconds", results.seconds);
+  scalars.emplace_back("eval/time(s)", results.seconds);
   return scalars;
 }
 

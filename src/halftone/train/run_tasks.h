@@ -14,7 +14,7 @@ class RunTasks {
  public:
   // Error for unknown tasks, unusable data, and a task of kind generate on a mesh.
   RunTasks(const JobConfig& config, const Tokenizer& tokenizer, Engine& engine, Processes& processes);
-  // eval/TASK/METRIC, eval/TASK/FILTER/METRIC of generated answers, and eval/seconds; the same on every rank.
+  // eval/TASK/METRIC, eval/TASK/FILTER/METRIC of generated answers, and eval/time(s); the same on every rank.
   Scalars evaluate();
 
  private:
