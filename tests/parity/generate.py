@@ -154,9 +154,10 @@ def by_processes(folder, *more, count=2):
 
 def several_processes(work):
     cases = 0
-    for config, degrees in (("llama3_debug", ("tensor", "")), ("qwen3_moe_debug", ("expert",)), ("gpt_oss_debug", ("tensor",))):
+    experts = '{"dim":64,"n_layers":2,"n_heads":4,"n_kv_heads":2,"head_dim":16,"num_experts":4,"experts_per_token":2,"expert_ffn_dim":64}'
+    for config, model, degrees in (("llama3_debug", MODEL, ("tensor", "")), ("qwen3_moe_debug", experts, ("expert",)), ("gpt_oss_debug", experts, ("tensor",))):
         folder = os.path.join(work, config)
-        trained = run("train", "--config", f"recipes/{config}.toml", "--training.seq_len=64", "--training.local_batch_size=2", "--training.steps=2",
+        trained = run("train", "--config", f"recipes/{config}.toml", "--model.overrides", model, "--training.seq_len=64", "--training.local_batch_size=2", "--training.steps=2",
                       "--training.device=cpu", "--checkpoint.enable", "--training.mixed_precision_param=float32", f"--job.dump_folder={folder}")
         assert trained.returncode == 0, trained.stderr
         alone = run("generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "8", "--temperature", "0", "--device", "cpu", "--quiet")
@@ -165,6 +166,21 @@ def several_processes(work):
             assert by_processes(folder, *more) == alone.stdout, (config, degree)
             cases += 1
     return cases
+
+
+def exported_codes(work):
+    """A run, and its export in the codes that it trained with, draw the same text."""
+    schemes = (("int8", "compressed-tensors"), ("fp8_blockwise", "deepseek-fp8"), ("mxfp8_e4m3", "compressed-tensors"))
+    for scheme, kind in schemes:
+        folder, out = os.path.join(work, "own_" + scheme), os.path.join(work, "out_" + scheme)
+        for words in (train(folder, f"--quantize.scheme={scheme}", "--optimizer.lr=1e-2"), run("convert", "--from", folder, "--to", out, "--format", kind)):
+            assert words.returncode == 0, words.stdout[-500:] + words.stderr
+        texts = [run("generate", "--checkpoint", where, "--prompt", "def ", "--max-new-tokens", "60", "--ignore-end", "--seed", "3", "--device", "cpu",
+                     "--quiet", "--dtype", "bfloat16").stdout for where in (folder, out)]
+        assert len(texts[0]) > 60 and texts[0] == texts[1], (scheme, texts)
+        said = products(out, "--dtype", "bfloat16")
+        assert "codes in 14 of 15 layers" in said and f"multiplied as {scheme} (X " in said and said.endswith("1 of 15 layers"), said
+    return len(schemes)
 
 
 def commands_of_docs(work):
@@ -210,7 +226,8 @@ with tempfile.TemporaryDirectory() as work:
     write_json(os.path.join(work, "face_in"), "config.json", CONFIG)
     own_products(os.path.join(work, "1"), os.path.join(work, "face_in"))
     meshes = several_processes(work)
+    exports = exported_codes(work)
     commands = commands_of_docs(work)
 print(f"a Hugging Face folder ends text at any EOS, into a run and out of it; {refusals} configurations are refused with one line")
 print(f"text from the checkpoints of {len(CASES)} runs, and of one whose recipe file is gone; bitnet beside checkpoint.last_save_in_hf is refused before the first step")
-print(f"text of two processes is that of one on {meshes} meshes; a run's recipe, or none, as one line says; {commands} commands of docs/sampling.md run")
+print(f"text of two processes is that of one on {meshes} meshes; a run's recipe, or none, as one line says; {exports} exports in the codes of training draw the text of their runs; {commands} commands of docs/sampling.md run")

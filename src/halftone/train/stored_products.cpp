@@ -78,7 +78,10 @@ std::string counted(const std::map<std::string, int64_t>& counts) {
 
 std::string products_text(const LinearRecipe& r, const std::string& numbers) {
   if (!r.quantized()) return numbers;
-  const auto text = [&](const OperandSpec& s) { return s.quantized() ? describe(s) : numbers; };
+  const auto text = [&](OperandSpec s) {
+    s.stored = false;  // said before
+    return s.quantized() ? describe(s) : numbers;
+  };
   return fmt::format("{} (X {}, W {})", r.name, text(r.x_forward), text(r.w_forward));
 }
 
