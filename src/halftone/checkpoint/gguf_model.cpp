@@ -216,7 +216,7 @@ std::vector<GgufSource> gguf_sources(const DecoderConfig& c, const std::string& 
 
 std::vector<float> gguf_rope_factors(const DecoderConfig& c) {
   const RopeScaling s = c.rope();
-  if (s.type != Type::llama3) return {};
+  if (s.type == Type::none || s.type == Type::linear || s.type == Type::yarn || s.type == Type::dynamic) return {};
   const std::vector<double> plain = rope_frequencies(c.rotated(), c.rope_theta), scaled = rope_frequencies(c.rotated(), c.rope_theta, s);
   std::vector<float> factors(plain.size());
   for (size_t i = 0; i < plain.size(); ++i) factors[i] = static_cast<float>(plain[i] / scaled[i]);

@@ -42,6 +42,9 @@ struct LatentWidths {
   int64_t kv_rank = 0, qk_nope = 0, qk_rope = 0, v = 0;
 };
 
+// The GGUF architecture (DecoderTraits::gguf) of plain decoders.
+inline constexpr const char* kPlainGguf = "llama";
+
 struct DecoderTraits {
   // Which layers have windows: none; all or none; all or none, by use_sliding_window; those that layer_types names.
   enum class Windows { none, all_layers, switched, some_layers };

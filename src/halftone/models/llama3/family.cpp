@@ -33,7 +33,7 @@ constexpr DecoderTraits kTraits = {.flavors = kFlavors,
                                    .norm_eps = 1e-5,
                                    .rope_theta = 500000,
                                    .max_seq_len = 131072,
-                                   .gguf = "llama"};
+                                   .gguf = kPlainGguf};
 
 }  // namespace
 

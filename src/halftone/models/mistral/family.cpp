@@ -11,7 +11,8 @@ constexpr DecoderFlavor kFlavors[] = {
     {"7B-v0.1", 4096, 32, 32, 8, 14336, 32000, false, 10000, 32768, 4096},
 };
 
-constexpr DecoderTraits kTraits = {.flavors = kFlavors, .windows = DecoderTraits::Windows::all_layers, .rope_theta = 1e6, .gguf = "llama"};
+constexpr DecoderTraits kTraits = {
+    .flavors = kFlavors, .windows = DecoderTraits::Windows::all_layers, .rope_theta = 1e6, .gguf = kPlainGguf};
 
 }  // namespace
 
