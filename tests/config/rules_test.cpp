@@ -158,6 +158,7 @@ TEST(Rules, SingleFieldsAndData) {
       {{"--alarms.underflowed.threshold=inf"}, 1, {}},
       {{"--alarms.residual_norm.threshold=1e3"}, 1, {}},
       {{"--debug.deterministic_warn_only"}, 1, {"debug.deterministic"}},
+      {{"--debug.batch_invariant", "--parallelism.expert_parallel_capacity=2"}, 1, {"debug.batch_invariant", "expert_parallel_capacity"}},
       {{"--debug.batch_invariant", "--parallelism.context_parallel_degree=2"},
        2,
        {"debug.batch_invariant", "context_parallel_degree to 1"}},

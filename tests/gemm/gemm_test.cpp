@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "halftone/base/error.h"
@@ -340,6 +341,31 @@ TEST(Gemm, ImpossibleDescriptionsAreErrors) {
   EXPECT_THROW(run(Gemm{.type = DType::s8, .m = 1, .n = 1, .k = 200000, .a = a, .lda = 200000, .b = a, .c = c, .ldc = 1}), Error);
   EXPECT_THROW(run(Gemm{.type = DType::s8, .m = 1, .n = 1, .k = 1, .a = a, .lda = 1, .b = a, .c = c, .c_type = DType::s32, .ldc = 1}),
                Error);
+}
+
+// docs/sampling.md: no sum of a row depends on the other rows, in any instruction set.
+TEST(Gemm, RowsDoNotDependOnTheirNumber) {
+  for (const Isa isa : isas()) {
+    for (const DType type : {DType::s8, DType::bf16, DType::f32}) {
+      for (const Case& c : {Case{150, 257, 130}, Case{97, 64, 2880}, Case{40, 706, 31}}) {
+        SCOPED_TRACE(fmt::format("{} type {} of {} x {} x {}", name(isa), static_cast<int>(type), c.m, c.n, c.k));
+        Problem p(type, c, false);
+        const auto run_rows = [&](int64_t first, int64_t rows) {
+          std::vector<float> out(static_cast<size_t>(rows * c.n), NAN);
+          Gemm g = p.gemm(false, true);
+          g.m = rows, g.a = p.a.data() + first * p.lda * static_cast<int64_t>(size_of(type)), g.scale_m = p.scale_m.data() + first;
+          g.c = out.data(), g.c_type = DType::f32, g.ldc = c.n;
+          run(g, isa);
+          return out;
+        };
+        const std::vector<float> all = run_rows(0, c.m);
+        for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {c.m - 1, 1}, {3, 17}, {1, c.m - 2}}) {
+          const std::vector<float> some = run_rows(first, rows);
+          EXPECT_EQ(std::memcmp(some.data(), all.data() + first * c.n, some.size() * sizeof(float)), 0) << rows << " rows from " << first;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

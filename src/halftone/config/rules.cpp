@@ -17,6 +17,9 @@ void check_run(const JobConfig& j, const RuleContext& c) {
   rule(c, !j.job.dump_folder.empty(), {"job.dump_folder"}, "job.dump_folder must not be empty");
   rule(c, !j.debug.deterministic_warn_only || j.debug.deterministic, {"debug.deterministic_warn_only"},
        "debug.deterministic_warn_only needs debug.deterministic");
+  rule(c, !j.debug.batch_invariant || j.parallelism.expert_parallel_capacity == 0,
+       {"debug.batch_invariant", "parallelism.expert_parallel_capacity"},
+       "debug.batch_invariant: parallelism.expert_parallel_capacity drops rows by the load of the batch; set it to 0");
   rule(c, !j.debug.batch_invariant || j.parallelism.context_parallel_degree == 1,
        {"debug.batch_invariant", "parallelism.context_parallel_degree"},
        "debug.batch_invariant: context parallelism sums attention by the ranks' keys, whose places in a document differ; set "
