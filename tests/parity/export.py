@@ -365,6 +365,16 @@ def refusals(runs):
     expect(said.count("(trained as int8 32x32 e8m0 rceil)") == 14, f"the reason of every error: {said}")
 
 
+def documented(runs):
+    """The commands of docs/export.md."""
+    with open(os.path.join(source, "docs/export.md")) as file:
+        lines = [line.split() for line in file if line.startswith("halftone convert ")]
+    expect(len(lines) == 6, f"commands: {len(lines)}")
+    places = {"outputs/run": runs["fp8_blockwise"], "outputs/gpt_oss": at("gpt_oss")}
+    for line in lines:
+        good(*[places.get(word, at(word.replace("outputs/", "docs_")) if word.startswith("outputs/") else word) for word in line[1:]])
+
+
 def main():
     with open(at("text"), "w") as file:
         file.write(TEXT)
@@ -375,6 +385,7 @@ def main():
     foreign()
     shards(runs)
     refusals(runs)
+    documented(runs)
     print(f"transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}, torchao {torchao.__version__}")
     conclude()
 

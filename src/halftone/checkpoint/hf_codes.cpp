@@ -37,10 +37,11 @@ int64_t ceil_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
 // Largest absolute value of x, contiguous bf16 or fp32, as bits of fp32: as quantize() takes it.
 uint32_t amax_bits(const at::Tensor& x) {
+  const int64_t count = x.numel();
   const auto most = [&]<class Bits>(const Bits* values) {
     constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(-1) >> 1);
     Bits largest = 0;
-    for (int64_t i = 0; i < x.numel(); ++i) largest = std::max(largest, static_cast<Bits>(values[i] & kMagnitude));
+    for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<Bits>(values[i] & kMagnitude));
     return uint32_t{largest};
   };
   if (x.scalar_type() == at::kFloat) return most(static_cast<const uint32_t*>(x.const_data_ptr()));
