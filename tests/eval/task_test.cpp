@@ -24,10 +24,10 @@ choices = "{c}"
 answer = "{a}"
 )";
 
-class EvalTask : public testing::Test {
+class EvalTask : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("eval_task_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = fs::path(::testing::TempDir()) / ("eval_task_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_), fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
