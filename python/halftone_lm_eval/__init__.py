@@ -1,6 +1,6 @@
 """Model `halftone` of lm-evaluation-harness: `halftone eval --serve` answers its requests, so that every task of the harness runs.
 
-    python -m halftone_lm_eval --model halftone --model_args checkpoint=DIR,device=cpu --tasks hellaswag
+    python -m halftone_lm_eval --model halftone --model_args checkpoint=DIR --device cpu --tasks hellaswag
 
 `import halftone_lm_eval` registers it for lm_eval.simple_evaluate(model="halftone", ...). Model arguments: `checkpoint`; `program`, the
 halftone program (default: HALFTONE_PROGRAM, the checkout's build, then the PATH); any option of `halftone eval` by its name, such as
@@ -12,6 +12,7 @@ import pathlib
 import shutil
 import subprocess
 
+import lm_eval.models  # noqa: F401  the registry loads its own models only while it is empty
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 

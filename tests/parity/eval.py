@@ -10,6 +10,8 @@ import math
 import os
 import pathlib
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -158,7 +160,8 @@ def answer(model_folder, samples_file, longest):
 
 
 def harness(model_folder, data_folder, folder):
-    """simple_evaluate over the harness's own tasks, whose data are the local files."""
+    """simple_evaluate over the harness's own tasks, whose data are the local files; of transformers, and of halftone through its adapter."""
+    import halftone_lm_eval  # noqa: F401  registers model "halftone"
     import lm_eval
     import torch
     from lm_eval.tasks import TaskManager
@@ -187,12 +190,14 @@ def harness(model_folder, data_folder, folder):
             {split: str(pathlib.Path(folder, f"{subject}-{split}.jsonl")) for split in ("dev", "test")})
     manager = TaskManager(include_path=str(folder))
     results = {}
+    longest = int(sys.argv[5])
+    models = {"hf": dict(pretrained=str(model_folder), dtype="float32", max_length=longest),
+              "halftone": dict(checkpoint=str(model_folder), dtype="float32", max_length=longest)}
     for shots, own in ((None, [task for task in tasks if task != "local_gsm8k"]), (2, ["local_hellaswag", "local_piqa", "local_winogrande", "local_mmlu_anatomy", "local_gsm8k"])):
-        found = lm_eval.simple_evaluate(
-            model="hf", model_args=dict(pretrained=str(model_folder), dtype="float32", max_length=int(sys.argv[5])), tasks=own,
-            task_manager=manager, device="cpu", batch_size=4, num_fewshot=shots, gen_kwargs="max_gen_toks=24",
-            bootstrap_iters=2000)["results"]
-        results[str(shots)] = {name.removeprefix("local_"): values for name, values in found.items()}
+        for model, given in models.items():
+            found = lm_eval.simple_evaluate(model=model, model_args=given, tasks=own, task_manager=manager, device="cpu", batch_size=4,
+                                            num_fewshot=shots, gen_kwargs="max_gen_toks=24", bootstrap_iters=2000)["results"]
+            results[f"{model} {shots}"] = {name.removeprefix("local_"): values for name, values in found.items()}
     print("HARNESS" + json.dumps(results))
 
 
@@ -256,24 +261,25 @@ def against_harness(case, model, longest):
     folder = case.folder / f"{model.name}-tasks"
     folder.mkdir()
     result = subprocess.run([case.python, __file__, "--harness", model, case.data, folder, str(longest)], capture_output=True, text=True,
-                            env=dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_CACHE=str(folder / "cache"), DISABLE_MULTIPROC="1"))
+                            env=dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_CACHE=str(folder / "cache"), DISABLE_MULTIPROC="1",
+                                     PYTHONPATH=os.path.join(source, "python"), HALFTONE_PROGRAM=case.halftone))
     lines = [line for line in result.stdout.splitlines() if line.startswith("HARNESS")]
     expect(len(lines) == 1, f"{model.name}: harness: {result.stderr.strip()[-1500:]}")
     if not lines:
         return
     theirs = json.loads(lines[0][len("HARNESS"):])
     ours = {}
-    for shots in theirs:
+    for shots in ("None", "2"):
         options = ["--max-length", longest, "--bootstrap-iters", 2000]
         tasks = case.gsm8k() if shots == "None" else f"hellaswag,piqa,winogrande,mmlu,{case.data / 'gsm8k.toml'}"
         ours[shots] = case.eval(model, tasks, *options, *(["--shots", shots] if shots != "None" else []))["results"]
     compared = 0
-    for shots, tasks in theirs.items():
+    for (model_name, shots), tasks in ((key.split(), tasks) for key, tasks in theirs.items()):
         for task, values in tasks.items():
             for key, value in values.items():
                 if "," not in key:
                     continue
-                same(ours[shots][task][key], value, f"{model.name} {task} {key} with {shots} examples")
+                same(ours[shots][task][key], value, f"{model.name} {task} {key} with {shots} examples: halftone and the harness with {model_name}")
                 compared += 1
     print(f"{model.name}: {compared} scores as lm-evaluation-harness gives them", flush=True)
 
@@ -291,6 +297,57 @@ def without_packing(case, model, found, longest):
                 if key not in ("alias", "name"):
                     same(found["results"][task][key], value, f"{way}: {task} {key}")
     print("packing, shared prefixes, two processes: the same scores", flush=True)
+
+
+def while_training(case, model):
+    """validation.tasks gives the scores of halftone eval, on every kind of mesh."""
+    common = ["train", "--config", pathlib.Path(source, "recipes/demo.toml"), "--model.hf_assets_path", model, "--training.dataset_path",
+              case.data / "words.txt", "--training.minutes", 0, "--training.steps", 1, "--lr_scheduler.warmup_steps", 1,
+              "--model.overrides", json.dumps(dict(dim=32, n_layers=2, n_heads=2, n_kv_heads=2, ffn_dim=64, vocab_size=96, max_seq_len=128)),
+              "--training.seq_len", 128, "--training.global_batch_size", 8, "--training.local_batch_size", 4, "--debug.seed", 1,
+              "--training.mixed_precision_param", "float32", "--quantize.scheme", "none", "--validation.enable=false",
+              "--validation.holdout", 0, "--sample.prompt", "None", "--training.device", "cpu",
+              "--validation.tasks", f"hellaswag,mmlu,lambada_openai,{case.data / 'own.toml'}", "--validation.tasks_data", case.data]
+    (case.data / "words.txt").write_text(sentence(random.Random(1), 6000))
+    scores = {}
+    for mesh in ("", "data", "tensor", "context", "pipeline"):
+        folder = case.folder / f"run-{mesh}"
+        split = [f"--parallelism.{mesh}_parallel_degree", 2] if mesh not in ("", "data") else []
+        result = case.run(*common, "--job.dump_folder", folder, *split, ranks=2 if mesh else 1)
+        expect(result.returncode == 0, f"training {mesh}: {result.stdout[-300:]} {result.stderr[-600:]}")
+        lines = [json.loads(line) for line in open(folder / "metrics.jsonl")] if result.returncode == 0 else []
+        scores[mesh] = {key: value for line in lines if line["kind"] == "eval" for key, value in line.items() if key.startswith("eval/")}
+        expect(len(scores[mesh]) == 13, f"training {mesh}: {scores[mesh]}")
+        for key, value in scores[mesh].items():
+            if "time" not in key:
+                same(value, scores[""][key], f"training {mesh}: {key}")
+    found = case.eval(case.folder / "run-", "hellaswag,mmlu,lambada_openai", "--max-length", 128)["results"]
+    for key, value in scores[""].items():
+        task, metric = key.split("/")[1:] if key.count("/") == 2 else ("", "")
+        if task in found:
+            same(found[task][f"{metric},none"], value, f"halftone eval after training: {key}")
+    print("validation.tasks on five meshes: the same scores", flush=True)
+
+
+def documented(case, model):
+    """The commands of docs/evaluation.md, as they are written, in a folder with what they name."""
+    work = case.folder / "work"
+    (work / "outputs").mkdir(parents=True)
+    (work / "outputs/demo").symlink_to(model)
+    (work / "benchmarks").symlink_to(case.data)
+    (case.data / "story.txt").write_text(sentence(random.Random(2), 20))
+    page = pathlib.Path(source, "docs/evaluation.md").read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)
+    for language, block in blocks:
+        if language == "toml" and block.startswith("# mine.toml"):
+            (work / "mine.toml").write_text(block)
+    count = 0
+    for command in re.findall(r"^halftone (.*(?:(?<=\\)\n.*)*)$", "".join(block for language, block in blocks if not language), re.M):
+        result = case.run(*shlex.split(command.replace("\\\n", " "), comments=True), cwd=work, input="")
+        expect(result.returncode == 0, f"docs/evaluation.md: halftone {command}: {result.stderr.strip()[-400:]}")
+        count += 1
+    expect(count >= 5, f"docs/evaluation.md has {count} commands")
+    print(f"docs/evaluation.md: {count} commands run", flush=True)
 
 
 def served(case, model, longest):
@@ -361,6 +418,7 @@ def main():
             model = case.model(FAMILIES[0])
             found = case.eval(model, case.gsm8k(), "--max-length", longest)
             without_packing(case, model, found, longest), served(case, model, longest), bad_input(case, model)
+            while_training(case, model), documented(case, model)
             reason = (probe.stderr.strip().splitlines() or ["it does not start"])[-1]
             print(f"skipped: the comparison needs torch and transformers in Python ({reason}); set HALFTONE_TORCH_PYTHON")
             return conclude()
@@ -379,6 +437,7 @@ def main():
             against_transformers(case, name, own)
         first = FAMILIES[0]
         without_packing(case, models[first], found[first], longest), served(case, models[first], longest), bad_input(case, models[first])
+        while_training(case, models[first]), documented(case, models[first])
         for name in HARNESS_FAMILIES if has_harness else []:
             against_harness(case, models[name], longest)
     return conclude()
