@@ -205,5 +205,67 @@ TEST_P(StoredProducts, ReadTheFilesOwnCodes) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, StoredProducts, ::testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
 
+// Every expert's own codes, in groups of their own.
+TEST(StoredExperts, ReadTheirOwnCodes) {
+  at::manual_seed(8);
+  constexpr int64_t kD = 64, kF = 48, kE = 3, kV = 50;
+  const TemporaryFolder folder;
+  nlohmann::json config = nlohmann::json::parse(R"({"model_type":"qwen3_moe","hidden_size":64,"intermediate_size":96,"num_hidden_layers":1,
+    "num_attention_heads":2,"num_key_value_heads":1,"head_dim":32,"vocab_size":50,"tie_word_embeddings":false,"rms_norm_eps":1e-6,"num_experts":3,
+    "num_experts_per_tok":2,"moe_intermediate_size":48,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],"rope_theta":1e6})");
+  config["quantization_config"] = nlohmann::json::parse(compressed("int-quantized", kChannel8, kTokens));
+  halftone::testing::write_file(folder / "config.json", config.dump());
+  const std::string block = "model.layers.0.", heads = block + "self_attn.";
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, shape] : std::map<std::string, std::vector<int64_t>>{{"model.embed_tokens", {kV, kD}},
+                                                                               {"lm_head", {kV, kD}},
+                                                                               {heads + "q_proj", {64, kD}},
+                                                                               {heads + "k_proj", {32, kD}},
+                                                                               {heads + "v_proj", {32, kD}},
+                                                                               {heads + "o_proj", {kD, 64}},
+                                                                               {block + "mlp.gate", {kE, kD}}})
+    tensors.push_back({name + ".weight", at::randn(shape).mul(0.1).to(at::kBFloat16)});
+  for (const std::string& norm : {std::string("model.norm"), block + "input_layernorm", block + "post_attention_layernorm"})
+    tensors.push_back({norm + ".weight", at::ones({kD}, at::kBFloat16)});
+  for (const char* norm : {"q_norm", "k_norm"}) tensors.push_back({heads + norm + ".weight", at::ones({32}, at::kBFloat16)});
+  std::map<std::string, at::Tensor> codes;
+  for (int64_t e = 0; e < kE; ++e) {
+    for (const auto& [name, shape] :
+         std::map<std::string, std::vector<int64_t>>{{"gate_proj", {kF, kD}}, {"up_proj", {kF, kD}}, {"down_proj", {kD, kF}}}) {
+      const std::string module = fmt::format("{}mlp.experts.{}.{}", block, e, name);
+      const Coded coded = int8(shape[0], shape[1]);
+      for (const auto& [word, tensor] : coded.parts) tensors.push_back({module + "." + word, tensor});
+      codes[module + ".weight"] = coded.codes;
+    }
+  }
+  write_tensors(folder / "model.safetensors", tensors, {});
+  const LoadedStep step = LoadedStep::open(folder.path(), true);
+  Engine::Options options;
+  options.trainable = false, options.positions = 32;
+  std::vector<at::Tensor> logits;
+  for (const bool by_codes : {false, true}) {
+    Engine engine(config_of(step, by_codes), options);
+    restore_model(engine, step);
+    const std::string said = multiply_as_stored(engine, step, "bfloat16", by_codes);
+    EXPECT_EQ(said.find("int8 (X int8 row, W int8 row) in 1 of 6 layers") != std::string::npos, by_codes) << said;
+    engine.model().for_each_parameter([&](nn::Parameter& p) {
+      if (p.shape.size() != 3) return;
+      ASSERT_EQ(p.weight.stored_experts.size(), by_codes ? static_cast<size_t>(kE) : 0) << p.fqn;
+      if (!by_codes) return;
+      const at::Tensor file = hf_to_native(p.fqn, *step.hf_config()->model, [&](const std::string& name) { return codes.at(name); }).tensor;
+      at::Tensor values = at::empty(file.sizes(), at::kFloat);
+      step.read_into(p.fqn, values, true);
+      for (int64_t e = 0; e < kE; ++e) {
+        const StoredWeight& stored = *p.weight.stored_experts[static_cast<size_t>(e)];
+        EXPECT_TRUE(at::equal(stored.codes, file[e]) && at::equal(dequantize(stored), values[e])) << p.fqn << " " << e;
+      }
+    });
+    logits.push_back(chunked(engine, 20));
+  }
+  const double error = ((logits[0] - logits[1]).norm() / logits[0].norm()).item<double>();
+  EXPECT_LT(error, 0.1);
+  EXPECT_GT(error, 0);
+}
+
 }  // namespace
 }  // namespace halftone::stored_products_test

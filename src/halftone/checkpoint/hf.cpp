@@ -162,9 +162,12 @@ bool HfFolder::holds_codes(const std::string& native) const {
   return found != tensors_.end() && std::ranges::any_of(found->second, [](const Source& source) { return source.quantized != nullptr; });
 }
 
-const HfQuantizedWeight* HfFolder::stored_as(const std::string& native) const {
+std::vector<const HfQuantizedWeight*> HfFolder::stored_as(const std::string& native) const {
+  std::vector<const HfQuantizedWeight*> all;
   const auto found = tensors_.find(native);
-  return found != tensors_.end() && found->second.size() == 1 ? found->second[0].quantized.get() : nullptr;
+  if (found == tensors_.end() || !holds_codes(native)) return all;
+  for (const Source& source : found->second) all.push_back(source.quantized.get());
+  return std::ranges::find(all, nullptr) == all.end() ? all : std::vector<const HfQuantizedWeight*>();
 }
 
 void HfFolder::check_head() const {

@@ -75,8 +75,9 @@ class HfFolder {
   void check_head() const;
   // The tensors that hold weights as codes, and scales of activations and caches.
   const std::vector<HfStoredTensor>& stored() const { return stored_; }
-  bool holds_codes(const std::string& native) const;                    // of this tensor, or of an expert's
-  const HfQuantizedWeight* stored_as(const std::string& native) const;  // of a weight that is not split into experts; null: numbers
+  bool holds_codes(const std::string& native) const;  // of this tensor, or of an expert's
+  // How a weight is stored, one of each expert if they are apart; empty: as numbers, or experts differ.
+  std::vector<const HfQuantizedWeight*> stored_as(const std::string& native) const;
   // From here on read_rows gives the scale of every element of weights stored as codes (HfQuantizedWeight::read).
   void read_scales() { scales_ = true; }
 

@@ -47,7 +47,9 @@ class LoadedStep {
   const std::string* not_finite() const { return first_not_finite(index_); }  // a tensor's name; null where all are finite
   // A Hugging Face folder's weights beside this one: reads give scales of elements instead of values (HfFolder::read_scales).
   static LoadedStep open_scales(const std::filesystem::path& folder);
-  const HfQuantizedWeight* stored_as(const std::string& name) const { return hf_ ? hf_->stored_as(name) : nullptr; }
+  std::vector<const HfQuantizedWeight*> stored_as(const std::string& name) const {
+    return hf_ ? hf_->stored_as(name) : std::vector<const HfQuantizedWeight*>();
+  }
   bool holds_codes(const std::string& name) const { return hf_ && hf_->holds_codes(name); }
   const HfFolder* hf_folder() const { return hf_.get(); }  // null for a step folder
   const HfConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }

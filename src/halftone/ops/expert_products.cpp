@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 
 #include "halftone/ops/dge.h"
+#include "halftone/ops/stored_weight.h"
 
 namespace halftone {
 namespace {
@@ -44,7 +45,11 @@ OperandCopies copies_of_experts(const Weight& w, const CopyRequest& f, const Cop
   OperandCopies copies;
   // All experts at once if no block spans two experts and the scales of the transposed matrix already have the GEMM's layout.
   const bool by_128 = f.spec.block == 128 || d.spec.block == 128 || f.spec.two_level == TwoLevel::macro;
-  if ((row != nullptr || transposed != nullptr) && n % kGroupRows == 0 && !by_128) {
+  if (!w.stored_experts.empty()) {
+    std::vector<Operand> of_rows;
+    for (const auto& expert : w.stored_experts) of_rows.push_back(stored_operand(*expert));
+    copies.row = stacked(of_rows), copies.row.group_stride = n * copies.row.k;
+  } else if ((row != nullptr || transposed != nullptr) && n % kGroupRows == 0 && !by_128) {
     const at::Tensor offsets = at::arange(experts + 1, rows.offsets.options()) * static_cast<int>(n);
     const GroupedRows groups{{experts, offsets.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>() + 1}, {}, 0, n};
     copies = quantize(matrix, row, transposed, {}, master, nullptr, &groups);

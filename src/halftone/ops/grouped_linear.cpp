@@ -27,6 +27,7 @@ Weight slice_of(const Weight& whole, int64_t e) {
   const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.detach().select(0, e) : at::Tensor(); };
   w.name = whole.name, w.first_row = whole.first_row + e * whole.value.size(1), w.version = whole.version;
   w.value = cut(whole.value), w.master = cut(whole.master), w.grad = cut(whole.grad);
+  if (!whole.stored_experts.empty()) w.stored = whole.stored_experts[static_cast<size_t>(e)];
   return w;
 }
 

@@ -43,12 +43,13 @@ class GradientBuffer {
 // A parameter as the ops see it. Ops read `value`, and in backward accumulate the gradient in `grad` themselves (the GEMM accumulates),
 // then call `on_grad_ready`; autograd never carries a weight gradient.
 struct Weight {
-  std::string name;                       // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
-  at::Tensor value;                       // compute dtype; a leaf that requires grad, so that autograd records even if the input does not
-  at::Tensor grad;                        // fp32, same shape; undefined for a frozen parameter
-  int64_t first_row = 0;                  // row offset of this weight within its parameter (an expert's), for random draws
-  uint64_t version = 1;                   // incremented whenever `value` changes: key of packed and quantised copies
-  std::shared_ptr<StoredWeight> stored;   // if set, `value` has the shape and dtype but no data
+  std::string name;                      // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
+  at::Tensor value;                      // compute dtype; a leaf that requires grad, so that autograd records even if the input does not
+  at::Tensor grad;                       // fp32, same shape; undefined for a frozen parameter
+  int64_t first_row = 0;                 // row offset of this weight within its parameter (an expert's), for random draws
+  uint64_t version = 1;                  // incremented whenever `value` changes: key of packed and quantised copies
+  std::shared_ptr<StoredWeight> stored;  // if set, `value` has the shape and dtype but no data
+  std::vector<std::shared_ptr<StoredWeight>> stored_experts;  // of experts [E, N, K]: the codes that products read; empty: `value`
   at::Tensor master;                      // fp32; if set, `value` has no data either: the weight is this, rounded to bf16
   GradientBuffer* grad_buffer = nullptr;  // owner of `grad`'s memory; null: the memory is never freed
   bool grad_is_stale = false;             // `grad` holds an earlier step's gradient: a GEMM may overwrite it

@@ -23,10 +23,16 @@ using Inputs = HfWeightScheme::Inputs;
 
 OperandSpec spec(Element e, Granularity g, int block = 0, ScaleFormat s = ScaleFormat::fp32) { return {e, g, block, s}; }
 
-// This process's part of a tensor of the whole model.
-at::Tensor own_part(at::Tensor whole, const nn::Parameter& p) {
-  for (const nn::DimPart& part : p.parts) whole = whole.narrow(part.dim, part.first, p.shape[static_cast<size_t>(part.dim)]);
-  return whole.contiguous();
+// Numbers or scales [N, K] of a weight, or of expert `expert` of this process: its part of them.
+at::Tensor read_matrix(const LoadedStep& step, const nn::Parameter& p, int64_t expert) {
+  const bool experts = p.shape.size() == 3;
+  std::vector<int64_t> shape = p.whole_shape();
+  if (experts) shape[0] = 1;
+  at::Tensor t = at::empty(shape, at::kFloat);
+  experts ? step.read_rows(p.fqn, expert + p.first()[0], t, true) : step.read_into(p.fqn, t, true);
+  for (const nn::DimPart& part : p.parts)
+    if (!experts || part.dim > 0) t = t.narrow(part.dim, part.first, p.shape[static_cast<size_t>(part.dim)]);
+  return (experts ? t.select(0, 0) : t).contiguous();
 }
 
 at::Tensor byte_codes(Element e, const at::Tensor& values) {
@@ -133,6 +139,58 @@ std::optional<LinearRecipe> products_of(const HfWeightScheme& s, std::string& wh
   return r;
 }
 
+namespace {
+
+// Lets the layer multiply with the folder's codes; otherwise the reason why it does not. scales: of the folder (LoadedStep::open_scales).
+std::string use_codes(nn::QuantizableLayer& layer, const LoadedStep& step, const LoadedStep& scales, Hardware hardware) {
+  const std::vector<nn::Parameter*> weights = layer.weights();
+  std::string why;
+  std::optional<LinearRecipe> recipe;
+  for (const nn::Parameter* p : weights) {
+    const auto as = step.stored_as(p->fqn);
+    if (as.empty()) return "some experts are numbers";
+    if (p->shard) return "processes share the rows of the weights";
+    const std::optional<LinearRecipe> r = products_of(as[0]->scheme(), why);
+    if (!r) return why;
+    if (recipe && *recipe != *r) return "the weights of a layer have several forms";
+    recipe = r;
+    for (const int64_t size : {p->shape.back(), p->shape[p->shape.size() - 2]})
+      if (size % r->dim_multiple != 0) return fmt::format("sizes are not multiples of {}", r->dim_multiple);
+  }
+  const bool inputs = recipe->x_forward.quantized();
+  if (inputs && product_support(recipe->x_forward, recipe->w_forward, hardware).path == Path::folded)
+    return "this device folds mxfp4 codes when it makes them from numbers";
+  const std::string_view spread = batch_invariant() ? depends_on_batch(recipe->x_forward) : "";
+  check(spread.empty(), "debug.batch_invariant: {} is {}, whose X ({}) {}; add --recipe none", weights[0]->fqn, recipe->name,
+        describe(recipe->x_forward), spread);
+  std::vector<std::vector<std::shared_ptr<StoredWeight>>> stored;
+  for (const nn::Parameter* p : weights) {
+    const auto as = step.stored_as(p->fqn);
+    const bool experts = p->shape.size() == 3;
+    if (experts && as.size() == 1) return "stacked experts are multiplied by their values";
+    auto& of_weight = stored.emplace_back();
+    for (int64_t e = 0; e < (experts ? p->shape[0] : 1); ++e) {
+      const float global = as[static_cast<size_t>(experts ? e + p->first()[0] : 0)]->global_scale();
+      of_weight.push_back(stored_weight(recipe->w_forward, read_matrix(step, *p, e), read_matrix(scales, *p, e), global));
+      if (of_weight.back() == nullptr) return "their blocks are not those of the rows here";
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    Weight& w = weights[i]->weight;
+    for (const auto& s : stored[i])
+      for (at::Tensor* t : {&s->codes, &s->scales, &s->outer})
+        if (t->defined()) *t = t->to(w.value.device());
+    ++w.version;
+    weights[i]->shape.size() == 3 ? void(w.stored_experts = std::move(stored[i])) : void(w.stored = std::move(stored[i][0]));
+  }
+  LayerRecipe of_layer;
+  of_layer.linear = *recipe;
+  layer.set_recipe(of_layer);
+  return inputs && step.stored_as(weights[0]->fqn)[0]->scheme().calibrated ? "scales of inputs are computed, not the folder's" : "";
+}
+
+}  // namespace
+
 std::string multiply_as_stored(Engine& engine, const LoadedStep& step, const std::string& numbers, bool codes) {
   const bool foreign = step.hf_config() != nullptr && step.hf_config()->quantization.has_value();
   std::optional<LoadedStep> scales;
@@ -140,49 +198,12 @@ std::string multiply_as_stored(Engine& engine, const LoadedStep& step, const std
   if (foreign && codes) scales = LoadedStep::open_scales(step.folder());
   engine.model().for_each_module([&](nn::Module& m) {
     auto* layer = dynamic_cast<nn::QuantizableLayer*>(&m);
-    auto* linear = dynamic_cast<nn::Linear*>(&m);
     if (layer == nullptr || m.class_names()[0] == "RouterGate") return;
-    const HfQuantizedWeight* as = linear != nullptr ? step.stored_as(linear->weight.fqn) : nullptr;
-    bool held = as != nullptr;
-    if (linear == nullptr && foreign) held = step.holds_codes(layer->weights()[0]->fqn);
-    if (held && !codes) ++reasons["--recipe none"];
-    if (as != nullptr && codes) {
-      std::string why;
-      nn::Parameter& p = linear->weight;
-      std::optional<LinearRecipe> r = products_of(as->scheme(), why);
-      const int64_t k = linear->in_features(), n = linear->out_features();
-      if (r && p.shard) r.reset(), why = "processes share the rows of the weights";
-      if (r && (k % r->dim_multiple != 0 || n % r->dim_multiple != 0))
-        r.reset(), why = fmt::format("sizes are not multiples of {}", find_linear_recipe("fp8_blockwise")->dim_multiple);
-      const Hardware hardware = hardware_of(engine.device());
-      if (r && r->x_forward.quantized() && product_support(r->x_forward, r->w_forward, hardware).path == Path::folded)
-        r.reset(), why = "this device folds mxfp4 codes when it makes them from numbers";
-      const std::string_view spread = r && batch_invariant() ? depends_on_batch(r->x_forward) : "";
-      check(spread.empty(), "debug.batch_invariant: {} is {}, whose X ({}) {}; add --recipe none", p.fqn, r ? r->name : "",
-            r ? describe(r->x_forward) : "", spread);
-      std::shared_ptr<StoredWeight> w;
-      if (r) {
-        const auto read = [&](const LoadedStep& from) {
-          at::Tensor whole = at::empty(p.whole_shape(), at::kFloat);
-          from.read_into(p.fqn, whole, true);
-          return own_part(whole, p);
-        };
-        w = stored_weight(r->w_forward, read(step), read(*scales), as->global_scale());
-        if (w == nullptr) why = "their blocks are not those of the rows here";
-      }
-      if (w != nullptr) {
-        for (at::Tensor* t : {&w->codes, &w->scales, &w->outer})
-          if (t->defined()) *t = t->to(engine.device());
-        p.weight.stored = std::move(w), ++p.weight.version;
-        LayerRecipe recipe;
-        recipe.linear = *r;
-        linear->set_recipe(recipe);
-        if (as->scheme().calibrated && r->x_forward.quantized()) ++reasons["scales of inputs are computed, not the folder's"];
-      } else {
-        ++reasons[why];
-      }
+    const bool held = foreign && step.holds_codes(layer->weights()[0]->fqn);
+    if (held) {
+      const std::string why = codes ? use_codes(*layer, step, *scales, hardware_of(engine.device())) : "--recipe none";
+      if (!why.empty()) ++reasons[why];
     }
-    if (held && linear == nullptr && codes) ++reasons[fmt::format("experts are multiplied in {}", numbers)];
     ++stored[held ? step.hf_config()->quantization->method + " codes" : stored_dtype(step)];
     ++multiplied[products_text(layer->recipe(), numbers)];
   });
