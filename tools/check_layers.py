@@ -36,7 +36,7 @@ LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
 # Parts of src/halftone that may name families in option values.
 FAMILIES_NAMED = ("models/registry.cpp", "models/rope_reader.", "models/decoder_", "fused/rope.", "config/", "data/", "chat/conversation.",
-                  "cli/tokenizer_command.cpp", "cli/bench_experts.")
+                  "cli/tokenizer_command.cpp", "cli/bench_experts.", "checkpoint/hf_forms.")
 CLASS_OF_RECIPES = "GptOssGroupedExperts"  # class name by which recipes select a module
 
 

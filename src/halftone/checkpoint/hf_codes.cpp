@@ -95,7 +95,7 @@ std::vector<HfCodedTensor> coded_tensors(const HfFormat& format, const HfForm& f
   const int64_t in_word = has_words(form, layout) ? 32 / form.bits() : is_packed(form, layout) ? 2 : 1;
   check(k % in_word == 0, "{}: its {} columns do not fill words of {} codes; leave {} out", native, k, in_word, form.name);
   const bool mx = form.weight.scale == ScaleFormat::e8m0, outer = form.weight.two_level == TwoLevel::tensor;
-  if (layout == Layout::gpt_oss)
+  if (layout == Layout::stacked_blocks)
     return {{hf + "_blocks", {shape[0], n, k / columns, columns / 2}, at::kByte, Part::codes},
             {hf + "_scales", {shape[0], n, k / columns}, at::kByte, Part::scales}};
   const at::ScalarType codes = has_words(form, layout)   ? at::kInt
@@ -115,7 +115,7 @@ std::vector<HfCodedTensor> coded_tensors(const HfFormat& format, const HfForm& f
     if (form.weight.element == Element::int4) parts.push_back({name + "zero_point", grid, at::kChar, Part::zeros});
     return parts;
   }
-  if (layout == Layout::deepseek) return {{hf, whole, codes, Part::codes}, {hf + "_scale_inv", grid, scales, Part::scales}};
+  if (layout == Layout::inverse_scales) return {{hf, whole, codes, Part::codes}, {hf + "_scale_inv", grid, scales, Part::scales}};
   if (form.weight.granularity == Granularity::tensor) grid = {1};
   std::vector<HfCodedTensor> parts{{in_word > 1 ? hf + "_packed" : hf, whole, codes, Part::codes},
                                    {hf + "_scale", grid, scales, Part::scales}};
@@ -161,7 +161,7 @@ at::Tensor HfCodedMatrix::arranged(const at::Tensor& rows) const {
 }
 
 void HfCodedMatrix::add_error(const at::Tensor& x, const Operand& codes, int64_t first) {
-  constexpr int64_t kSampled = 4;  // pieces of which one is measured
+  constexpr int64_t kSampled = 8;  // pieces of which one is measured
   const int64_t rows = x.numel() / std::max<int64_t>(k_, 1);
   if (error_ == nullptr || rows == 0 || first / rows % kSampled != 0) return;
   {

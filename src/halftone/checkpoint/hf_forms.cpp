@@ -46,8 +46,8 @@ using Layout = HfFormat::Layout;
 constexpr std::array kHfFormats = {
     HfFormat{Layout::compressed_tensors, "compressed-tensors", kLinearForms},
     HfFormat{Layout::torchao, "torchao", kLinearForms},
-    HfFormat{Layout::gpt_oss, "gpt-oss-mxfp4", "mxfp4", true, "mxfp4"},
-    HfFormat{Layout::deepseek, "deepseek-fp8", "fp8_blockwise", false, "fp8"},
+    HfFormat{Layout::stacked_blocks, "gpt-oss-mxfp4", "mxfp4", true, "mxfp4"},
+    HfFormat{Layout::inverse_scales, "deepseek-fp8", "fp8_blockwise", false, "fp8"},
 };
 
 Ordered of_dtype(std::string_view name) { return {{"_type", "torch.dtype"}, {"_data", name}}; }
@@ -166,7 +166,7 @@ void check_hf_format(const HfFormat& format, const ModelFamily& family) {
 Ordered write_hf_quantization(const HfFormat& format, const std::vector<HfFormGroup>& groups, const std::vector<std::string>& plain) {
   if (format.layout == Layout::compressed_tensors) return compressed_tensors(groups, plain);
   Ordered config{{"quant_method", format.method}};
-  if (format.layout == Layout::deepseek)
+  if (format.layout == Layout::inverse_scales)
     config.update({{"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}});
   if (format.layout == Layout::torchao) config["quant_type"] = {{"default", torchao_config(*groups[0].form, groups[0].inputs)}};
   config["modules_to_not_convert"] = plain;

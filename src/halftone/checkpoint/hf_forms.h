@@ -36,7 +36,7 @@ std::string objection_to(const OperandSpec& weight);
 
 // A kind of folder.
 struct HfFormat {
-  enum class Layout { compressed_tensors, torchao, deepseek, gpt_oss };
+  enum class Layout { compressed_tensors, torchao, inverse_scales, stacked_blocks };
   Layout layout;
   std::string_view name;   // convert --format
   std::string_view codes;  // names of the forms that it holds

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <future>
 #include <nlohmann/json.hpp>
 
@@ -72,7 +71,8 @@ std::map<std::string, HfWeightCodes> plan_codes(const HfFormat& format, const Ex
       if (!trained.weights.empty()) continue;  // the recipe left it in the compute dtype
       check(wanted != nullptr, "--format {}: {} was not trained in codes; choose those to write: --codes {}", format.name, t.name,
             listed(format.codes));
-      how.why = "not trained in codes", how.inputs = how.form->inputs;
+      const bool coded = in.step.hf_folder() != nullptr && in.step.hf_folder()->holds_codes(t.name);
+      how.why = coded ? "read from other codes" : "not trained in codes", how.inputs = how.form->inputs;
     }
     if (!how.trained) how.spec = how.form->weight;
     codes[t.name] = how;
@@ -140,23 +140,23 @@ void write_codes(const ExportFormat& row, const ExportInput& in) {
   report(content.codes, errors);
 }
 
-constexpr std::array kExportFormats = {
-    ExportFormat{"compressed-tensors", kLinearForms, "all but GPT-OSS", write_codes},
-    ExportFormat{"torchao", kLinearForms, "all but GPT-OSS", write_codes},
-    ExportFormat{"gpt-oss-mxfp4", "mxfp4", "GPT-OSS", write_codes},
-    ExportFormat{"deepseek-fp8", "fp8_blockwise", "all but GPT-OSS", write_codes},
-    ExportFormat{"gguf", "f32 f16 bf16 q8_0 q4_0 mxfp4 nvfp4", "all", write_gguf_file, true},
-};
-
 }  // namespace
 
-std::span<const ExportFormat> export_formats() { return kExportFormats; }
+std::span<const ExportFormat> export_formats() {
+  static const std::vector<ExportFormat> formats = [] {
+    std::vector<ExportFormat> rows;
+    for (const HfFormat& format : hf_formats()) rows.push_back({format.name, format.codes, write_codes});
+    rows.push_back({"gguf", "f32 f16 bf16 q8_0 q4_0 mxfp4 nvfp4", write_gguf_file, true});
+    return rows;
+  }();
+  return formats;
+}
 
 const ExportFormat& find_export_format(std::string_view name) {
-  const auto found = std::ranges::find(kExportFormats, name, &ExportFormat::name);
+  const auto found = std::ranges::find(export_formats(), name, &ExportFormat::name);
   std::vector<std::string_view> names;
-  for (const ExportFormat& format : kExportFormats) names.push_back(format.name);
-  check(found != kExportFormats.end(), "--format {}: unknown, expected {}", name, fmt::join(names, ", "));
+  for (const ExportFormat& format : export_formats()) names.push_back(format.name);
+  check(found != export_formats().end(), "--format {}: unknown, expected {}", name, fmt::join(names, ", "));
   return *found;
 }
 

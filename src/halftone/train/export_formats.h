@@ -30,9 +30,8 @@ struct ExportInput {
 
 // A format of folders or files with codes. A new one is a row of the table.
 struct ExportFormat {
-  std::string_view name;      // convert --format
-  std::string_view codes;     // values of --codes
-  std::string_view families;  // that it holds, for people
+  std::string_view name;   // convert --format
+  std::string_view codes;  // values of --codes
   // Writes `to`; on failure it is unchanged. Error naming what the format cannot hold.
   void (*write)(const ExportFormat& format, const ExportInput& input);
   bool file = false;  // `to` is a file, not a folder
