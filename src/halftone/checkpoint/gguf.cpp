@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -55,11 +56,13 @@ std::vector<uint16_t> scales_of(const Operand& o, GgufType type, const std::stri
   const auto* byte = bytes ? o.scales.const_data_ptr<uint8_t>() : nullptr;
   const auto* number = bytes ? nullptr : o.scales.const_data_ptr<float>();
   std::vector<uint16_t> out(static_cast<size_t>(o.rows * columns));
-  for (int64_t r = 0; r < o.rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) {
+  parallel_for(o.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * columns; i < end * columns; ++i) {
+      const int64_t r = i / columns, c = i % columns;
       const int64_t at = r / block.rows * per_row + c * width / block.cols;
-      out[static_cast<size_t>(r * columns + c)] = !integers ? byte[at] : fp16_bits(bytes ? decode_e8m0(byte[at]) : number[at]);
+      out[static_cast<size_t>(i)] = !integers ? byte[at] : fp16_bits(bytes ? decode_e8m0(byte[at]) : number[at]);
     }
+  });
   const bool fits = !integers || std::ranges::all_of(out, [](uint16_t bits) { return std::isfinite(fp16_value(bits)); });
   check(fits, "tensor {} has values too large for the fp16 scales of {}; choose bf16 or f32", name, row_of(type).name);
   return out;
@@ -93,22 +96,26 @@ at::Tensor decoded(const Coded& c, GgufType type, int64_t k) {
   return out;
 }
 
+// Of a large piece every fourth run of rows.
 void measure(Coded& c, GgufType type, const at::Tensor& wanted) {
-  const int64_t k = wanted.size(1);
+  constexpr int64_t kRun = 16, kLarge = int64_t{1} << 20, kLanes = 8;
+  const int64_t k = wanted.size(1), rows = wanted.size(0), every = wanted.numel() >= kLarge ? 4 : 1, runs = (rows + kRun - 1) / kRun;
   const auto* want = wanted.const_data_ptr<float>();
   std::mutex mutex;
-  parallel_for(wanted.size(0), 16, [&](int64_t begin, int64_t end) {
+  parallel_for((runs + every - 1) / every, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> found(static_cast<size_t>(k));
-    double noise = 0, signal = 0;
-    for (int64_t r = begin; r < end; ++r) {
-      decode_rows(c, type, r, 1, k, found.data());
-      for (int64_t i = 0; i < k; ++i) {
-        const double w = want[r * k + i], d = found[static_cast<size_t>(i)] - w;
-        noise += d * d, signal += w * w;
+    std::array<double, kLanes> noise{}, signal{};
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t r = i * every * kRun; r < std::min(rows, (i * every + 1) * kRun); ++r) {
+        decode_rows(c, type, r, 1, k, found.data());
+        for (int64_t at = 0; at < k; at += kLanes)  // blocks are multiples of the lanes
+          for (int64_t lane = 0; lane < kLanes; ++lane) {
+            const double w = want[r * k + at + lane], d = found[static_cast<size_t>(at + lane)] - w;
+            noise[static_cast<size_t>(lane)] += d * d, signal[static_cast<size_t>(lane)] += w * w;
+          }
       }
-    }
     const std::lock_guard lock(mutex);
-    c.error.noise += noise, c.error.signal += signal;
+    c.error.noise += std::accumulate(noise.begin(), noise.end(), 0.0), c.error.signal += std::accumulate(signal.begin(), signal.end(), 0.0);
   });
 }
 
@@ -306,7 +313,7 @@ class Writer {
 
   static at::Tensor plain(const at::Tensor& x, GgufType type, const std::string& name) {
     const at::Tensor t = x.to(scalar_type_of(type)).contiguous();
-    check(is_finite(file_dtype_of(t.scalar_type()), t.const_data_ptr(), t.nbytes()),
+    check(t.scalar_type() == x.scalar_type() || is_finite(file_dtype_of(t.scalar_type()), t.const_data_ptr(), t.nbytes()),
           "tensor {} holds a NaN, an infinity or a value too large for {}; choose bf16 or f32, or convert an earlier step", name,
           row_of(type).name);
     return at::from_blob(

@@ -27,10 +27,14 @@ struct IntBlock {
 IntBlock q8_0_block(const float* x) {
   IntBlock b;
   float amax = 0;
-  for (int64_t i = 0; i < kBlock; ++i) amax = std::max(amax, std::fabs(x[i]));
+  for (int64_t i = 0; i < kBlock; ++i) amax = std::fabs(x[i]) > amax ? std::fabs(x[i]) : amax;
   b.scale = amax / 127;
   const float inverse = b.scale == 0 ? 0 : 1 / b.scale;
-  for (size_t i = 0; i < kBlock; ++i) b.codes[i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * inverse)));
+  for (size_t i = 0; i < kBlock; ++i) {
+    const float v = x[i] * inverse, magnitude = std::fabs(v);
+    const int whole = static_cast<int>(magnitude), rounded = whole + (magnitude - static_cast<float>(whole) >= 0.5f ? 1 : 0);
+    b.codes[i] = static_cast<uint8_t>(v < 0 ? -rounded : rounded);
+  }
   return b;
 }
 
@@ -44,9 +48,10 @@ IntBlock q4_0_block(const float* x) {
   return b;
 }
 
-// n codes in n / 2 bytes.
-void pack_nibbles(const uint8_t* codes, int64_t n, uint8_t flip, uint8_t* out) {
-  for (int64_t i = 0; i < n / 2; ++i) out[i] = pack4(codes[i] ^ flip, codes[i + n / 2] ^ flip);
+// N codes in N / 2 bytes.
+template <int64_t N>
+void pack_nibbles(const uint8_t* codes, uint8_t flip, uint8_t* out) {
+  for (int64_t i = 0; i < N / 2; ++i) out[i] = pack4(codes[i] ^ flip, codes[i + N / 2] ^ flip);
 }
 
 template <class T>
@@ -63,9 +68,12 @@ T load(const uint8_t*& from) {
   return value;
 }
 
-void unpack_nibbles(const uint8_t*& from, int64_t n, const std::array<float, 16>& values, float scale, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = values[unpack4(from[i % (n / 2)], i < n / 2 ? 0 : 1)] * scale;
-  from += n / 2;
+template <int64_t N>
+void unpack_nibbles(const uint8_t* from, const std::array<float, 16>& values, float scale, float* out) {
+  for (int64_t i = 0; i < N / 2; ++i) {
+    out[i] = values[unpack4(from[i], 0)] * scale;
+    out[i + N / 2] = values[unpack4(from[i], 1)] * scale;
+  }
 }
 
 template <class F>
@@ -97,7 +105,8 @@ void gguf_pack(GgufType type, const uint8_t* codes, const uint16_t* scales, int6
       if (type == GgufType::q8_0) {
         out = std::copy_n(codes, scale_block, out);
       } else {
-        pack_nibbles(codes, scale_block, type == GgufType::q4_0 ? kHalfRange : 0, out);
+        scale_block == kBlock ? pack_nibbles<kBlock>(codes, type == GgufType::q4_0 ? kHalfRange : 0, out)
+                              : pack_nibbles<kBlock / 2>(codes, 0, out);
         out += scale_block / 2;
       }
     }
@@ -128,9 +137,12 @@ void gguf_decode(GgufType type, const uint8_t* bytes, int64_t count, float* out)
                           : type == GgufType::mxfp4 ? decode_e8m0(load<uint8_t>(scales))
                                                     : decode(Float::e4m3, load<uint8_t>(scales));
       if (type == GgufType::q8_0) {
-        for (int64_t k = 0; k < scale_block; ++k) out[k] = static_cast<float>(load<int8_t>(bytes)) * scale;
+        for (int64_t k = 0; k < kBlock; ++k) out[k] = static_cast<float>(static_cast<int8_t>(bytes[k])) * scale;
+        bytes += kBlock;
       } else {
-        unpack_nibbles(bytes, scale_block, integers ? int4 : e2m1, scale, out);
+        scale_block == kBlock ? unpack_nibbles<kBlock>(bytes, integers ? int4 : e2m1, scale, out)
+                              : unpack_nibbles<kBlock / 2>(bytes, e2m1, scale, out);
+        bytes += scale_block / 2;
       }
     }
   }

@@ -119,7 +119,8 @@ std::vector<Piece> pieces_of(const std::vector<GgufTensor>& tensors) {
 void write_pieces(File& file, const std::vector<Piece>& pieces) {
   std::vector<uint8_t> current, next;
   const auto produce = [&](const Piece& piece, std::vector<uint8_t>& into) {
-    into.assign(static_cast<size_t>(piece.bytes), 0);
+    into.resize(static_cast<size_t>(piece.bytes));
+    std::fill_n(into.end() - std::min<int64_t>(piece.bytes, kAlignment), std::min<int64_t>(piece.bytes, kAlignment), uint8_t{0});
     piece.tensor->read(piece.first, piece.rows, into.data());
   };
   std::future<void> reading;
