@@ -10,7 +10,6 @@
 namespace halftone {
 namespace {
 
-using Experts = DecoderTraits::Experts;
 using Type = RopeScaling::Type;
 using Kind = GgufSource::Kind;
 
@@ -64,9 +63,8 @@ void check_graph(const DecoderConfig& c) {
   const std::string graph = fmt::format("GGUF: the architecture {}", architecture(c));
   check(c.rotary_dim == 0 || c.rotary_dim == c.head(), "{} rotates whole heads (model.overrides.rotary_dim = {})", graph, c.rotary_dim);
   check(!c.traits().qk_norm || !c.attention_bias, "{} has no biases (model.overrides.attention_bias = true)", graph);
-  const Experts kind = c.traits().experts;
-  if (kind == Experts::none) return;
-  const bool latent = kind == Experts::deepseek;
+  if (c.num_experts == 0) return;
+  const bool latent = c.latent();
   check(latent || (c.route_score == "softmax" && c.route_norm),
         "{} has softmax gates that sum to 1 (found route_score = {}, route_norm = {})", graph, c.route_score, c.route_norm);
   check(latent || (c.route_groups == 0 && c.route_scale == 1 && c.shared_experts == 0 && c.dense_layers == 0),
@@ -119,7 +117,7 @@ void add_attention(const DecoderConfig& c, const std::string& arch, GgufMetadata
 void add_experts(const DecoderConfig& c, const std::string& arch, GgufMetadata& out) {
   const auto size = [&](const char* key, int64_t value) { out.emplace_back(arch + "." + key, static_cast<uint32_t>(value)); };
   size("expert_count", c.num_experts), size("expert_used_count", c.experts_per_token), size("expert_feed_forward_length", c.expert_ffn_dim);
-  if (c.traits().experts != Experts::deepseek) return;
+  if (!c.latent()) return;
   size("leading_dense_block_count", c.dense_layers), size("expert_shared_count", c.shared_experts);
   out.emplace_back(arch + ".expert_weights_scale", static_cast<float>(c.route_scale));
   out.emplace_back(arch + ".expert_weights_norm", c.route_norm);
@@ -182,7 +180,7 @@ std::vector<GgufSource> gguf_sources(const DecoderConfig& c, const std::string& 
   const auto [base, ending] = split_ending(layer ? layer->second : std::string_view(native));
   const std::string prefix = layer ? fmt::format("blk.{}.", layer->first) : "";
   if (base == "moe.expert") {  // moe.expert_bias
-    if (c.traits().experts != Experts::deepseek) return {};
+    if (!c.latent()) return {};
     return {{.name = prefix + "exp_probs_b.bias", .native = native, .shape = shape, .group_rows = 1, .rows = 1}};
   }
   GgufSource all{.native = native, .shape = shape};

@@ -107,6 +107,8 @@ void write_gguf_file(const ExportFormat&, const ExportInput& in) {
   std::future<void> verified = std::async(std::launch::async, [&] { in.step.verify_model(); });
   content.verify = [&] { verified.get(); };
   report(write_gguf(in.to, content));
+  if (content.codes && row_of(*content.codes).block == 1 && !content.trained.empty())
+    log_info("{} weights that training multiplied with in codes are numbers in the file: {}", content.trained.size(), in.codes);
 }
 
 }  // namespace halftone
