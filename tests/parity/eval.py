@@ -13,6 +13,7 @@ import random
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -196,7 +197,7 @@ def harness(model_folder, data_folder, folder):
     for shots, own in ((None, [task for task in tasks if task != "local_gsm8k"]), (2, ["local_hellaswag", "local_piqa", "local_winogrande", "local_mmlu_anatomy", "local_gsm8k"])):
         for model, given in models.items():
             found = lm_eval.simple_evaluate(model=model, model_args=given, tasks=own, task_manager=manager, device="cpu", batch_size=4,
-                                            num_fewshot=shots, gen_kwargs="max_gen_toks=24", bootstrap_iters=2000)["results"]
+                                            num_fewshot=shots, gen_kwargs="max_gen_toks=10", bootstrap_iters=2000)["results"]
             results[f"{model} {shots}"] = {name.removeprefix("local_"): values for name, values in found.items()}
     print("HARNESS" + json.dumps(results))
 
@@ -210,7 +211,7 @@ class Case:
         self.data = self.folder / "data"
         make_data(self.data, random.Random(46))
         gsm = subprocess.run([self.halftone, "eval", "--show", "gsm8k"], capture_output=True, text=True, check=True).stdout
-        (self.data / "gsm8k.toml").write_text(gsm.replace("shots = 5", "shots = 1\nmax_new_tokens = 24"))
+        (self.data / "gsm8k.toml").write_text(gsm.replace("shots = 5", "shots = 1\nmax_new_tokens = 10"))
 
     def model(self, name):
         folder = self.folder / name
@@ -220,10 +221,17 @@ class Case:
 
     def run(self, *arguments, ranks=1, **more):
         command = [self.halftone, *map(str, arguments)]
-        if ranks > 1:
-            command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--no-python", "--standalone", "--nproc_per_node", str(ranks),
-                       *command]
-        return subprocess.run(command, capture_output=True, text=True, **more)
+        if ranks == 1:
+            return subprocess.run(command, capture_output=True, text=True, **more)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        processes = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(
+            os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+            OMP_NUM_THREADS="1")) for rank in range(ranks)]
+        said = [process.communicate() for process in processes]
+        expect(all(not out for out, _ in said[1:]) or "train" in command, "only the first process prints")
+        return subprocess.CompletedProcess(command, max(process.returncode for process in processes), said[0][0], said[0][1])
 
     def eval(self, model, tasks, *more, **options):
         result = self.run("eval", "--checkpoint", model, "--tasks", tasks, "--data", self.data, "--dtype", "float32", "--device", "cpu",
