@@ -178,6 +178,35 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0, {}).sum.item<double>(), out.sum.item<double>(), 1e-6);
 }
 
+TEST(HeadLoss, ScoresRowsOfSeveralChunks) {
+  at::manual_seed(8);
+  const int64_t rows = 2500, dim = 16, vocab = 4096, top = 3;
+  Weight w = make_weight(at::randn({vocab, dim}));
+  FusedLinears head;
+  head.weights = {&w};
+  const at::Tensor x = at::randn({rows, dim}), labels = at::randint(vocab, {rows}, at::kLong);
+  labels.narrow(0, 10, 100).fill_(-100);
+  StepContext step;
+  step.scores = std::make_shared<RowScores>();
+  step.scores->greedy = true, step.scores->top = top;
+  {
+    at::NoGradGuard no_grad;
+    head_loss(x, head_of(head), labels, 1.0, step);
+  }
+  const RowScores& s = *step.scores;
+  const at::Tensor logprobs = at::log_softmax(at::mm(x.to(at::kDouble), w.value.detach().to(at::kDouble).t()), 1);
+  const at::Tensor own = logprobs.gather(1, labels.clamp_min(0).unsqueeze(1)), valid = labels.ge(0);
+  EXPECT_LT(relative(-own.squeeze(1) * valid, s.loss), 1e-6);
+  EXPECT_TRUE(at::equal(s.best, logprobs.argmax(1)));
+  const auto [values, ids] = logprobs.topk(top, 1);
+  EXPECT_TRUE(at::equal(s.top_ids, ids));
+  EXPECT_LT(relative(values, s.top_logprobs), 1e-6);
+  EXPECT_TRUE(at::equal(s.rank.masked_select(valid), (logprobs.gt(own).sum(1) + 1).masked_select(valid)));
+  const at::Tensor trained = x.clone().set_requires_grad(true);
+  at::AutoGradMode grad(true);
+  EXPECT_THROW(head_loss(trained, head_of(head), labels, 1.0, step), Error);
+}
+
 // docs/fused_kernels.md: error of bf16 rows, and on a GPU of bf16 logits with a standard deviation of 1 and 3. Several chunks.
 class HeadLossInBf16 : public OnDevice {};
 TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {

@@ -358,6 +358,30 @@ def documented(case, model):
     print(f"docs/evaluation.md: {count} commands run", flush=True)
 
 
+def as_parquet(case, model, found, longest):
+    """The same scores from Parquet in the layout of a data set's repository."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        print("skipped: Parquet needs pyarrow")
+        return
+    folder = case.folder / "repositories"
+    for task, path, split in (("arc_easy", "ai2_arc/ARC-Easy", "test"), ("winogrande", "winogrande/winogrande_xl", "validation"),
+                              ("mmlu", "cais/mmlu/all", "test"), ("wikitext", "wikitext/wikitext-2-raw-v1", "test")):
+        rows = [json.loads(line) for line in open(case.data / task / f"{split}.jsonl")]
+        (folder / path).mkdir(parents=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / path / f"{split}-00000-of-00001.parquet", row_group_size=4)
+    other = case.run("eval", "--checkpoint", model, "--tasks", "arc_easy,winogrande,mmlu,wikitext", "--data", folder, "--dtype", "float32",
+                     "--device", "cpu", "--format", "json", "--quiet", "--max-length", longest)
+    expect(other.returncode == 0, f"Parquet: {other.stderr.strip()}")
+    results = json.loads(other.stdout)["results"] if other.returncode == 0 else {}
+    for task, values in results.items():
+        for key, value in values.items():
+            same(found["results"][task][key], value, f"Parquet: {task} {key}")
+    expect(len(results) == 8, f"Parquet: {list(results)}")
+
+
 def served(case, model, longest):
     requests = [{"id": 1, "type": "loglikelihood", "requests": [["the cat", " sat on"], ["", "a mat"]]},
                 {"id": 2, "type": "loglikelihood_rolling", "requests": ["the cat sat on a mat"]},
@@ -395,13 +419,14 @@ def given_row(case, text):
 
 
 def bad_input(case, model):
-    def refused(text, *arguments):
-        result = case.run("eval", "--checkpoint", model, "--data", case.data, "--device", "cpu", *arguments)
+    def refused(text, *arguments, **more):
+        result = case.run("eval", "--checkpoint", model, "--data", case.data, "--device", "cpu", *arguments, **more)
         line = result.stderr.strip()
         expect(result.returncode == 2 and "\n" not in line and text in line, f"{arguments}: expected one line with {text!r}, found {line!r}")
     refused("unknown task 'hellaswig'", "--tasks", "hellaswig")
     refused("expected its data in", "--tasks", "arc_challenge")
     refused("--tasks is required", "--limit", "1")
+    refused("gsm8k generates text, which needs one process", "--tasks", case.data / "gsm8k.toml", ranks=2)
     broken = case.data / "broken"
     rows = (case.data / "hellaswag/validation.jsonl").read_text()
     for name, text, expected in (("cut", rows[:len(rows) // 2], "validation.jsonl:4"), ("empty", "", "found none"),
@@ -425,7 +450,8 @@ def main():
         if not has_transformers:
             model = case.model(FAMILIES[0])
             found = case.eval(model, case.gsm8k(), "--max-length", longest)
-            without_packing(case, model, found, longest), served(case, model, longest), bad_input(case, model)
+            without_packing(case, model, found, longest), served(case, model, longest), as_parquet(case, model, found, longest)
+            bad_input(case, model)
             while_training(case, model), documented(case, model)
             reason = (probe.stderr.strip().splitlines() or ["it does not start"])[-1]
             print(f"skipped: the comparison needs torch and transformers in Python ({reason}); set HALFTONE_TORCH_PYTHON")
@@ -444,7 +470,8 @@ def main():
         for name, own in zip(FAMILIES, answers, strict=True):
             against_transformers(case, name, own)
         first = FAMILIES[0]
-        without_packing(case, models[first], found[first], longest), served(case, models[first], longest), bad_input(case, models[first])
+        without_packing(case, models[first], found[first], longest), served(case, models[first], longest), as_parquet(case, models[first], found[first], longest)
+        bad_input(case, models[first])
         while_training(case, models[first]), documented(case, models[first])
         for name in HARNESS_FAMILIES if has_harness else []:
             against_harness(case, models[name], longest)

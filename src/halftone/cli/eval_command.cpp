@@ -144,6 +144,9 @@ int eval_command(Arguments args) {
   processes.run([&] {
     std::vector<eval::PreparedTask> prepared;
     if (!serves) prepared = eval::prepare(eval::find_tasks(tasks), o);
+    for (const eval::PreparedTask& p : prepared)
+      check(p.task.kind != eval::Kind::generate || !processes.many(), "task {} generates text, which needs one process, found {}",
+            p.task.name, processes.world());
     EvalModel loaded(m, &processes);
     if (!quiet && processes.first()) fmt::print(stderr, "{}\n", loaded.products());
     if (serves) return serve(loaded, std::cin, std::cout);
