@@ -144,9 +144,8 @@ HfCodedMatrix::HfCodedMatrix(const HfFormat& format, const HfWeightCodes& how, i
   missing_ = static_cast<int64_t>(encoded_.size());
 }
 
-bool HfCodedMatrix::needs_amax() const { return how_.spec.granularity == Granularity::tensor || how_.spec.two_level == TwoLevel::tensor; }
-
 void HfCodedMatrix::find_amax() {
+  if (how_.spec.granularity != Granularity::tensor && how_.spec.two_level != TwoLevel::tensor) return;
   uint32_t most = 0;
   const int64_t step = unit_ * std::max<int64_t>(1, (int64_t{1} << 19) / std::max<int64_t>(1, unit_ * k_));
   for (int64_t first = 0; first < n_; first += step) {
@@ -175,6 +174,7 @@ void HfCodedMatrix::add_error(const at::Tensor& x, const Operand& codes, int64_t
 }
 
 HfCodedMatrix::Piece HfCodedMatrix::encode(int64_t first, int64_t rows) {
+  std::call_once(amax_once_, [&] { find_amax(); });  // here, so that the file is read from the disk once
   const HfForm& form = *how_.form;
   at::Tensor x = quantizable(native_(first, rows), how_.bf16);
   if (amax_bits(x) > std::bit_cast<uint32_t>(static_cast<float>(largest(form)))) {

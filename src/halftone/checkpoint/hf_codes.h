@@ -53,8 +53,6 @@ class HfCodedMatrix {
   // ones.
   HfCodedMatrix(const HfFormat& format, const HfWeightCodes& how, int64_t n, int64_t k, int64_t heads, Rows native,
                 HfCodeError* error = nullptr);
-  bool needs_amax() const;
-  void find_amax();  // reads all rows; before the other functions, if it is needed
   // Rows of a file tensor, in file order. Codes: bytes. With codes read from front to back their scales are made only once.
   at::Tensor rows(HfCodedTensor::Part part, int64_t first, int64_t rows);
 
@@ -62,6 +60,7 @@ class HfCodedMatrix {
   struct Piece {
     at::Tensor codes, scales, outer;
   };
+  void find_amax();                           // if the quantiser needs it: reads all rows
   Piece encode(int64_t first, int64_t rows);  // multiples of unit_
   Piece around(int64_t first, int64_t rows, int64_t per);
   void add_error(const at::Tensor& x, const struct Operand& codes, int64_t first);
@@ -72,6 +71,7 @@ class HfCodedMatrix {
   bool arrange_first_ = false;
   Rows native_;
   HfCodeError* error_;
+  std::once_flag amax_once_;
   at::Tensor amax_;  // int32 [1]
   std::mutex mutex_;
   at::Tensor scales_;          // all, until they were read

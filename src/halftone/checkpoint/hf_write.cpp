@@ -296,12 +296,6 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
           groups.back().form->name);
     quantization = write_hf_quantization(*content.format, groups, plain).dump();
   }
-  std::vector<HfCodedMatrix*> scaled;  // by their largest number
-  for (const auto& [name, e] : sources)
-    if (e.part == HfCodedTensor::Part::codes)
-      for (const auto& matrix : e.matrices)
-        if (matrix->needs_amax()) scaled.push_back(matrix.get());
-  for_each_of(scaled.size(), [&](size_t i) { scaled[i]->find_amax(); });
   const auto read = [&](const std::string& hf, int64_t first, int64_t rows) {
     const Exported& e = sources.at(hf);
     return e.part ? coded_rows(e, first, rows) : e.stored.file != nullptr ? stored_rows(e, first, rows) : numbers.of(e, first, rows);

@@ -235,21 +235,6 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   return {writer.finish(), std::move(not_finite)};
 }
 
-void for_each_of(size_t n, const std::function<void(size_t)>& f) {
-  std::atomic<size_t> next = 0;
-  std::exception_ptr failure;
-  std::mutex mutex;
-  parallel_for(max_threads(), 1, [&](int64_t, int64_t) {
-    try {
-      for (size_t i = next++; i < n; i = next++) f(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception(), next = n;
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
-}
-
 bool fill_rows(at::Tensor out, const RowReader& source) {
   constexpr size_t kPieceOfCpu = size_t{1} << 20, kPieceOfDevice = size_t{64} << 20;
   if (out.numel() == 0) return true;

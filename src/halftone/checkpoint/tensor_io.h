@@ -54,8 +54,6 @@ struct WrittenTensors : WrittenFile {
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum = true,
                              std::optional<at::ScalarType> dtype = std::nullopt, const TensorSource& source = {}, bool computed = false);
-// Calls f(i) for i below n, on all threads, one index at a time.
-void for_each_of(size_t n, const std::function<void(size_t)>& f);
 
 // Source of the rows of a tensor.
 struct RowReader {
