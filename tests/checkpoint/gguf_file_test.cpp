@@ -187,6 +187,11 @@ TEST(GgufBlocks, QuantiseAsGgmlDoes) {
   EXPECT_EQ(Bytes(q4.begin(), q4.begin() + 5), (Bytes{0x00, 0xC0, 0x80, 0x8F, 0x87}));  // 0, 15 (not 16), -1.5 + 8.5 = 7
   EXPECT_TRUE(gguf_quantize(GgufType::q4_0, std::array<float, 32>{}.data(), 32, q4.data()));
   EXPECT_EQ(Bytes(q4.begin(), q4.begin() + 3), (Bytes{0x00, 0x80, 0x88}));
+  // Scales so small that their inverse overflows: all codes are those of 0.
+  x = {}, x[0] = 1e-41f;
+  EXPECT_TRUE(gguf_quantize(GgufType::q8_0, x.data(), 32, q8.data()) && gguf_quantize(GgufType::q4_0, x.data(), 32, q4.data()));
+  EXPECT_EQ(q8, Bytes(34));
+  EXPECT_EQ(Bytes(q4.begin() + 2, q4.end()), Bytes(16, 0x88));
   x[0] = 1e9f;
   EXPECT_FALSE(gguf_quantize(GgufType::q8_0, x.data(), 32, q8.data()));
 }

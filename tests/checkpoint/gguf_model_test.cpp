@@ -37,6 +37,7 @@ TEST(GgufModel, EveryFamilyHasAnArchitecture) {
                                                          {"deepseek_v3", "deepseek2"}};
   for (const ModelFamily* family : model_families()) {
     const auto m = family->flavor(*family, "debugmodel");
+    if (config(m).latent()) m->set("q_lora_rank", int64_t{64});
     const auto e = entries(config(m));
     EXPECT_EQ(std::get<std::string>(e.at("general.architecture")), expected.at(family->name));
     EXPECT_EQ(std::get<uint32_t>(e.at(expected.at(family->name) + ".block_count")), static_cast<uint32_t>(config(m).n_layers));
@@ -149,7 +150,14 @@ TEST(GgufModel, RefusesWhatTheGraphDoesNotCompute) {
   refused("gpt_oss", {{"tied", true}}, "a head of its own");
   refused("deepseek_v3", {{"shared_experts", int64_t{0}}}, "needs shared experts");
   refused("deepseek_v3", {{"latent_norm_eps", 1e-7}}, "one epsilon");
-  refused("deepseek_v3", {{"mscale", 0.0}}, "needs YaRN with equal mscale");
+  refused("deepseek_v3", {{"mscale", 0.0}, {"q_lora_rank", int64_t{64}}}, "needs YaRN with equal mscale");
+  refused("deepseek_v3", {{"q_lora_rank", int64_t{0}}}, "needs queries of low rank");
+  refused("deepseek_v3", {{"n_layers", int64_t{27}}, {"q_lora_rank", int64_t{64}}}, "deepseek2 with 27 layers has queries of full rank");
+  const OptionTable linear{
+      {"rope_scaling", true}, {"rope_type", std::string("linear")}, {"rope_factor", 4.0}, {"q_lora_rank", int64_t{64}}};
+  refused("deepseek_v3", linear, "deepseek2 has no RoPE scaling of this type (model.overrides.rope_type = linear)");
+  refused("qwen3", {{"rope_scaling", true}, {"rope_type", std::string("llama3")}, {"rope_factor", 4.0}},
+          "qwen3 has no RoPE scaling of this type");
   // A family without an architecture.
   DecoderTraits traits = *model_families()[0]->decoder;
   traits.gguf = nullptr;

@@ -12,6 +12,7 @@
 #include "halftone/checkpoint/file_io.h"
 #include "halftone/checkpoint/gguf_blocks.h"
 #include "halftone/checkpoint/hf_forms.h"
+#include "halftone/formats/describe.h"
 #include "halftone/models/registry.h"
 #include "halftone/ops/operand.h"
 
@@ -183,6 +184,21 @@ TEST(Gguf, RoundsTheScalesOfIntegersAndSaysSo) {
   for (const GgufCoded& c : f.written.coded) EXPECT_EQ(c.error.noise, 0) << c.name;
 }
 
+// Codes of a rotation are not the file's numbers: the error is that of the weights.
+TEST(Gguf, MeasuresAnotherTypeAgainstWhatIsComparable) {
+  Fixture rotated("llama3", kSmall);
+  OperandSpec spec = find_linear_recipe("mxfp4")->w_forward;
+  spec.hadamard = 32;
+  rotated.train(spec);
+  rotated.content.codes = GgufType::q8_0;
+  rotated.write();
+  ASSERT_EQ(rotated.written.coded.size(), 7u);
+  for (const GgufCoded& c : rotated.written.coded) {
+    EXPECT_EQ(c.why, "trained as " + describe(spec));
+    EXPECT_GT(c.error.decibels(), 40) << c.name;
+  }
+}
+
 TEST(Gguf, SplitsGateAndUpAndTransposesLatentKeys) {
   Fixture g("gpt_oss", with_experts({{"head_dim", int64_t{16}}, {"window", int64_t{8}}}));
   g.content.plain = GgufType::f32;
@@ -200,6 +216,7 @@ TEST(Gguf, SplitsGateAndUpAndTransposesLatentKeys) {
     EXPECT_TRUE(at::equal(Fixture::numbers(file.at("blk.0.ffn_up_exps.weight"), GgufType::mxfp4, up.sizes())[e], wanted)) << e;
   }
   Fixture d("deepseek_v3", with_experts({{"shared_experts", int64_t{1}},
+                                         {"q_lora_rank", int64_t{32}},
                                          {"kv_lora_rank", int64_t{32}},
                                          {"qk_nope_head_dim", int64_t{24}},
                                          {"qk_rope_head_dim", int64_t{8}},
@@ -244,6 +261,7 @@ TEST(Gguf, RefusesByName) {
   large.content.codes = GgufType::mxfp4;
   refused(large, "layers.0.attention.wo.weight holds a NaN or an infinity");
   Fixture latent("deepseek_v3", with_experts({{"shared_experts", int64_t{1}},
+                                              {"q_lora_rank", int64_t{64}},
                                               {"kv_lora_rank", int64_t{64}},
                                               {"expert_ffn_dim", int64_t{64}},
                                               {"ffn_dim", int64_t{128}},

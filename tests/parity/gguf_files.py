@@ -113,7 +113,7 @@ def pairs(weight, heads):
 
 
 def expected_tensors(arch, folder):
-    """What llama.cpp's converter makes of a folder: names by gguf's map, heads in pairs, experts stacked, latent keys and values apart."""
+    """A folder as llama.cpp's converter writes it: names by gguf's map, heads in pairs, experts stacked, latent keys and values apart."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
     number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
@@ -195,7 +195,8 @@ def check_entries(arch, config, fields):
     tokens = fields["tokenizer.ggml.tokens"]
     expect(fields["tokenizer.ggml.model"] == "gpt2" and fields["tokenizer.ggml.merges"] == merges, f"{arch}: merges")
     expect(len(tokens) == 2048 and all(tokens[i] == token for token, i in model["vocab"].items()), f"{arch}: tokens")
-    expect(tokens[fields["tokenizer.ggml.bos_token_id"]] == "<|begin_of_text|>", f"{arch}: BOS")
+    for entry, token in (("bos", "<|begin_of_text|>"), ("eos", "<|end_of_text|>")):  # llama.cpp's default of either is id 11
+        expect(tokens[fields.get(f"tokenizer.ggml.{entry}_token_id", 11)] == token, f"{arch}: {entry}")
 
 
 def check_family(work, model):

@@ -75,7 +75,7 @@ struct Coded {
   HfCodeError error{};  // against the numbers of the training
 };
 
-// What happens to one matrix.
+// How one matrix is written.
 struct Plan {
   GgufType type;
   std::optional<OperandSpec> spec{};  // null: ggml's own rule
@@ -96,7 +96,7 @@ at::Tensor decoded(const Coded& c, GgufType type, int64_t k) {
   return out;
 }
 
-// Of a large piece every fourth run of rows.
+// Adds up the error of a piece; in a large one, of every fourth run of rows.
 void measure(Coded& c, GgufType type, const at::Tensor& wanted) {
   constexpr int64_t kRun = 16, kLarge = int64_t{1} << 20, kLanes = 8;
   const int64_t k = wanted.size(1), rows = wanted.size(0), every = wanted.numel() >= kLarge ? 4 : 1, runs = (rows + kRun - 1) / kRun;
@@ -211,7 +211,9 @@ class Writer {
           names_of_types());
     const GgufType type = content_.codes ? *content_.codes : *own;
     if (own == type && run.why.empty()) return {type, run.spec, run};
-    return {type, usual_spec(type), run.why.empty() ? run : GgufTrained{},
+    // Rotated and drawn codes are not comparable with the file's numbers.
+    const bool comparable = run.why.empty() && run.spec.hadamard == 0 && !run.spec.stochastic && !run.spec.eden;
+    return {type, usual_spec(type), comparable ? run : GgufTrained{},
             own == type ? run.why : fmt::format("trained as {}", describe(run.spec))};
   }
   static std::string because(const OperandSpec& trained) {

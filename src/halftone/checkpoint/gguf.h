@@ -32,8 +32,8 @@ struct GgufExport {
   TensorSource read;
   GgufType plain = GgufType::bf16;               // of matrices that are not quantised: f32, f16 or bf16
   std::map<std::string, GgufTrained> trained{};  // by native name: weights that the run quantised
-  // Of the weights in `trained`; if there are none, of all matrices, and q8_0 of embedding and head. None: the type of a weight's training
-  // codes. All others are `plain`.
+  // Type of the weights in `trained`; if there are none, of all matrices, with q8_0 for embedding and head. None: each weight has the type
+  // of its training codes. All others are `plain`.
   std::optional<GgufType> codes{};
   std::function<void()> verify{};  // called before the file gets its name
 };

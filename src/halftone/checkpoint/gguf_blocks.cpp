@@ -23,13 +23,16 @@ struct IntBlock {
   std::array<uint8_t, kBlock> codes{};
 };
 
+// 0 where it would overflow: fp16 rounds such scales to 0.
+float inverse_of(float scale) { return std::isnormal(scale) ? 1 / scale : 0; }
+
 // scale = amax / 127; halves away from zero.
 IntBlock q8_0_block(const float* x) {
   IntBlock b;
   float amax = 0;
   for (int64_t i = 0; i < kBlock; ++i) amax = std::fabs(x[i]) > amax ? std::fabs(x[i]) : amax;
   b.scale = amax / 127;
-  const float inverse = b.scale == 0 ? 0 : 1 / b.scale;
+  const float inverse = inverse_of(b.scale);
   for (size_t i = 0; i < kBlock; ++i) {
     const float v = x[i] * inverse, magnitude = std::fabs(v);
     const int whole = static_cast<int>(magnitude), rounded = whole + (magnitude - static_cast<float>(whole) >= 0.5f ? 1 : 0);
@@ -43,7 +46,7 @@ IntBlock q4_0_block(const float* x) {
   IntBlock b;
   const float* largest = std::max_element(x, x + kBlock, [](float a, float c) { return std::fabs(a) < std::fabs(c); });
   b.scale = *largest / -8;
-  const float inverse = b.scale == 0 ? 0 : 1 / b.scale;
+  const float inverse = inverse_of(b.scale);
   for (size_t i = 0; i < kBlock; ++i) b.codes[i] = static_cast<uint8_t>(std::min(static_cast<int>(x[i] * inverse + 8.5f), 15) - 8);
   return b;
 }

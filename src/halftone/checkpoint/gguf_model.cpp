@@ -72,6 +72,10 @@ void check_graph(const DecoderConfig& c) {
   check(!latent || c.shared_experts > 0, "{} needs shared experts (model.overrides.shared_experts = 0)", graph);
   check(!latent || c.latent_eps() == c.norm_eps, "{} has one epsilon for all norms, found norm_eps {} and latent_norm_eps {}", graph,
         c.norm_eps, c.latent_eps());
+  // llama.cpp knows by the number of layers whether queries have a low rank.
+  const bool full_rank = c.n_layers == 26 || c.n_layers == 27 || (c.n_layers == 48 && c.vocab_size == 128256);
+  check(!latent || (c.q_lora_rank == 0) == full_rank, "{} with {} layers {} (model.overrides.q_lora_rank = {})", graph, c.n_layers,
+        full_rank ? "has queries of full rank" : "needs queries of low rank", c.q_lora_rank);
   if (!c.traits().sinks) return;
   check(c.window > 0 && c.window_layers == "wf", "{} alternates layers with and without a window, found window = {}, window_layers = {}",
         graph, c.window, c.window_layers);
@@ -83,6 +87,8 @@ void add_rope(const DecoderConfig& c, const std::string& arch, GgufMetadata& out
   out.emplace_back(arch + ".rope.dimension_count", static_cast<uint32_t>(c.rotated()));
   number("freq_base", c.rope_theta);
   const RopeScaling s = c.rope();
+  check((gguf_rope_factors(c).empty() || arch == kPlainGguf) && (s.type != Type::linear || !c.latent()),
+        "GGUF: the architecture {} has no RoPE scaling of this type (model.overrides.rope_type = {})", arch, c.rope_type);
   if (s.type != Type::linear && s.type != Type::yarn) return;
   out.emplace_back(arch + ".rope.scaling.type", std::string(s.type == Type::linear ? "linear" : "yarn"));
   number("scaling.factor", s.factor);

@@ -5,7 +5,7 @@
 #include "halftone/checkpoint/gguf_file.h"
 #include "halftone/models/decoder_config.h"
 
-// What llama.cpp calls the settings and tensors of a model. No torch here.
+// llama.cpp's names for the settings and tensors of a model. No torch here.
 namespace halftone {
 
 // Entries of the model itself: general.architecture and those that begin with it. Error, one line, if llama.cpp has no architecture for the

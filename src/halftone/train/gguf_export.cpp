@@ -37,11 +37,15 @@ std::map<std::string, GgufTrained> trained_weights(const ExportInput& in, const 
                                            : ""};
   }
   const HfFolder* folder = in.step.hf_folder();
-  if (folder == nullptr || !folder->config().quantization) return weights;
-  const HfWeightScheme& scheme = folder->config().quantization->groups[0];
-  const bool mx = scheme.codes == HfWeightScheme::Codes::e2m1 && scheme.byte_scale == HfWeightScheme::ByteScale::e8m0 && scheme.cols == 32;
-  for (const NamedTensor& t : in.tensors)
-    if (mx && folder->holds_codes(t.name)) weights[t.name] = {find_hf_form("mxfp4")->weight};
+  if (folder == nullptr) return weights;
+  for (const NamedTensor& t : in.tensors) {
+    const std::vector<const HfQuantizedWeight*> stored = folder->stored_as(t.name);
+    const bool mx = std::ranges::all_of(stored, [](const HfQuantizedWeight* w) {
+      const HfWeightScheme& s = w->scheme();
+      return s.codes == HfWeightScheme::Codes::e2m1 && s.byte_scale == HfWeightScheme::ByteScale::e8m0 && s.cols == 32;
+    });
+    if (mx && !stored.empty()) weights[t.name] = {find_hf_form("mxfp4")->weight};
+  }
   return weights;
 }
 
@@ -61,9 +65,9 @@ void add_tokenizer(const ExportInput& in, int64_t vocab_size, GgufMetadata& out)
   const auto add_id = [&](const char* key, std::optional<int64_t> id) {
     if (id) add(key, static_cast<uint32_t>(*id));
   };
-  // Text ends at any of several ids: the tokenizer's own, and the next one as the end of a turn.
+  // Text ends at any of several ids: the tokenizer's own, and the next one as the end of a turn. Without an entry llama.cpp takes id 11.
   std::vector<int64_t> ends = in.token_ids.eos;
-  if (const auto own = tokenizer.eos_id(); own && std::erase(ends, *own) + ends.size() > 0) ends.insert(ends.begin(), *own);
+  if (const auto own = tokenizer.eos_id()) std::erase(ends, *own), ends.insert(ends.begin(), *own);
   add_id("bos_token_id", in.token_ids.bos ? in.token_ids.bos : std::optional<int64_t>(tokenizer.bos_id()));
   add_id("eos_token_id", ends.empty() ? std::nullopt : std::optional(ends[0]));
   add_id("eot_token_id", ends.size() < 2 ? std::nullopt : std::optional(ends[1]));
