@@ -82,6 +82,11 @@ class Packed {
 };
 
 const std::string kWide = "--training.mixed_precision_param=float32";
+// Latent attention, sigmoid gates, experts. hf_golden_test.cpp has every family without a recipe.
+const std::string kDeepSeek = R"(--model.overrides={"dim":64,"n_layers":2,"n_heads":4,"n_kv_heads":4,"ffn_dim":128,"vocab_size":256,
+  "kv_lora_rank":32,"q_lora_rank":32,"qk_nope_head_dim":32,"qk_rope_head_dim":16,"v_head_dim":32,"dense_layers":1,"num_experts":8,
+  "experts_per_token":3,"expert_ffn_dim":64,"shared_experts":1,"route_score":"sigmoid","route_norm":true,"route_scale":2.5})",
+                  kExperts = R"(--quantize.targets=["Linear", "GroupedExperts"])";
 const std::vector<Case> kCases = {
     {"int8", {"--quantize.scheme=int8"}},
     {"bf16", {}},
@@ -92,6 +97,7 @@ const std::vector<Case> kCases = {
     {"int4", {"--quantize.scheme=int4"}},
     {"int8_weight", {"--quantize.scheme=int8_weight"}},
     {"bitnet", {"--quantize.scheme=bitnet"}},
+    {"deepseek_v3_int8", {"--model.name=deepseek_v3", kDeepSeek, "--quantize.scheme=int8", kExperts}},
 };
 // Attention on a GPU has no such kernel in float32.
 const std::vector<Case> kWideCases = {{"fp32", {kWide}}, {"int8_fp32", {"--quantize.scheme=int8", kWide}}};

@@ -103,7 +103,7 @@ const std::vector<Case> kCases = {
     {"mxfp4", compressed("mxfp4-pack-quantized", R"("num_bits":4,"type":"float","strategy":"group","group_size":32)", kFourBits),
      [](int64_t n, int64_t k) { return e2m1(n, k, 32, false); }, "mxfp4 (X e2m1 1x32 e8m0"},
     {"nvfp4", compressed("nvfp4-pack-quantized", R"("num_bits":4,"type":"float","strategy":"tensor_group","group_size":16)", kFourBits),
-     [](int64_t n, int64_t k) { return e2m1(n, k, 16, true); }, "nvfp4 (X e2m1 1x16 e4m3 outer"},
+     [](int64_t n, int64_t k) { return e2m1(n, k, 16, true); }, "nvfp4 (X e2m1 1x16 e4m3 outer, W e2m1 1x16 e4m3 outer)"},
     {"nvfp4_alone", compressed("nvfp4-pack-quantized", R"("num_bits":4,"type":"float","strategy":"tensor_group","group_size":16)", "null"),
      [](int64_t n, int64_t k) { return e2m1(n, k, 16, true); }, "nvfp4 (X bfloat16, W e2m1 1x16 e4m3 outer"},
 };

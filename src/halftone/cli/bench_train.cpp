@@ -165,6 +165,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown, bool 
     const InvariantTimes t = time_invariance(std::max<int64_t>(c.training.steps / 2, 2), options.device,
                                              [&] { train(++step, schedule.factor(c.training.steps - 1)); });
     out["batch_invariant"] = {{"ms_per_step", t.with}, {"ordinary_ms_per_step", t.without}, {"ratio", t.with / t.without}};
+    set_batch_invariant(c.debug.batch_invariant);
     ratio = fmt::format("\nbatch-invariant: {:.1f} ms a step, ordinary {:.1f} ms, ratio {:.3f}\n", t.with, t.without, t.with / t.without);
   }
   if (processes.first()) print(out.dump() + "\n" + bubbles + ratio);

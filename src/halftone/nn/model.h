@@ -74,7 +74,7 @@ class Model : public Module {
   virtual HeadLoss head(const Stream& in, const at::Tensor& labels, double grad_scale, const SequenceInfo& info) = 0;
   // Logits fp32 [T, V] of rows of the stream after the last block, as head() computes them; every process gets all columns.
   virtual at::Tensor logits(const Stream& in, const SequenceInfo& info) = 0;
-  // Those of the last position of each row [B, V], after appending the rows to the caches (one per layer). access: as of a Pass.
+  // The logits of the last position of each row [B, V], after appending the rows to the caches (one per layer). access: as of a Pass.
   virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches, UnitAccess* access = nullptr) = 0;
   virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
   virtual ModelSize size() const = 0;

@@ -85,8 +85,8 @@ Operand with_rows(Operand x, int64_t rows) {
   return x;
 }
 
-// The product as the only group of a grouped GEMM, whose tiling depends on n and k alone and which splits no sum. Of int8 codes every
-// kernel has the same sums, which are exact. The bias is added to the rounded sum.
+// The product as the only group of a grouped GEMM, whose tiling depends on n and k alone and which splits no sum. The bias is added to the
+// rounded sum.
 void multiply_one_group(const Operand& a_in, const Operand& b, const at::Tensor& out, const ProductOptions& options) {
   const int64_t m = a_in.rows, rows = round_up(m, kGroupRows);
   const Operand a = with_rows(a_in, rows);

@@ -56,7 +56,7 @@ JobConfig config_of(const LoadedStep& step, bool recipe) {
     config.model.converters.clear();
   } else {
     config.quantize = trained.quantize;
-    // What a pass of this step computed with: its residual stream, and the phase that fractions of the steps place.
+    // A pass of this step also depends on its residual stream and on the phase that fractions of the steps place.
     config.training.mixed_precision_residual = trained.training.mixed_precision_residual;
     config.training.steps = trained.training.steps, config.lr_scheduler.total_steps = trained.lr_scheduler.total_steps;
     config.debug.batch_invariant = trained.debug.batch_invariant;

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "halftone/formats/describe.h"
+#include "halftone/formats/float_code.h"
 #include "halftone/formats/support.h"
-#include "halftone/gemm/decode.h"
 #include "halftone/nn/layers.h"
 #include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/hardware.h"
@@ -44,9 +44,11 @@ at::Tensor byte_codes(Element e, const at::Tensor& values) {
 }
 
 at::Tensor values_of(Element e, const at::Tensor& codes) {
-  std::vector<float> table(256);
-  for (int i = 0; i < 256; ++i) table[static_cast<size_t>(i)] = gemm::code_value(e, static_cast<uint8_t>(i));
-  return at::tensor(table).index({codes.view(at::kByte).to(at::kLong)});
+  if (e == Element::e4m3) return codes.view(at::kFloat8_e4m3fn).to(at::kFloat);
+  if (e != Element::e2m1) return codes.to(at::kFloat);
+  std::vector<float> table(16);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = decode(Float::e2m1, static_cast<uint8_t>(i));
+  return at::tensor(table).index({codes.to(at::kLong)});
 }
 
 // The weight in the form of `w`, or null where codes and scales do not have it. scales: that of every element, without the outer one.
@@ -70,7 +72,7 @@ std::shared_ptr<StoredWeight> stored_weight(const OperandSpec& w, const at::Tens
   return s;
 }
 
-// What is said of the weights of a folder: how many of each kind, the largest first.
+// The kinds of a folder's weights and how many layers have each, the most frequent first.
 std::string counted(const std::map<std::string, int64_t>& counts) {
   std::vector<std::pair<int64_t, std::string>> order;
   for (const auto& [what, n] : counts) order.emplace_back(-n, what);
@@ -106,6 +108,7 @@ std::optional<LinearRecipe> products_of(const HfWeightScheme& s, std::string& wh
   if (s.byte_scale != ByteScale::none) {
     const bool nv = s.byte_scale == ByteScale::e4m3;
     r = s.codes == Codes::e4m3 ? *find_linear_recipe("mxfp8_e4m3") : *find_linear_recipe(nv ? "nvfp4" : "mxfp4");
+    x.choice = ScaleChoice::amax;  // a folder's quantisers know no other rule
     if (s.rows > 1 || s.cols != x.block) return none(fmt::format("blocks of {} x {} have no product", s.rows, s.cols));
     w = x;
   } else if (s.codes == Codes::e4m3) {
