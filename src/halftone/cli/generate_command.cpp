@@ -47,7 +47,7 @@ int generate_command(Arguments args) {
   if (!parse(app, args)) return 0;
   o.stop_at_end = !endless, o.recipe = recipe == "stored";
   const Environment environment = read_environment();
-  if (environment.world_size > 1) set_log_level(LogLevel::warning);  // the log goes to stdout, which is the text's
+  set_log_level(LogLevel::warning);  // standard output is the text's
   Processes processes(environment, CommConfig{});
   GenerateResult r;
   processes.run([&] {
