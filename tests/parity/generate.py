@@ -123,11 +123,13 @@ def products(folder, *more):
     return lines[0]
 
 
-def own_products(int8, folder):
-    """int8: folder of a run; folder: a Hugging Face one in float32."""
+def own_products(int8, bitnet, folder):
+    """int8, bitnet: folders of runs; folder: a Hugging Face one in float32."""
     row = "int8 (X int8 row, W int8 row) in 7 of 15 layers"  # the first block is skipped
     assert products(int8) == f"Weights stored as float32, multiplied as bfloat16 in 8 of 15 layers, {row}: as the run trained", products(int8)
     assert products(int8, "--recipe", "none") == "Weights stored as float32, multiplied as bfloat16: --recipe none"
+    said = products(bitnet, "--recipe", "none")
+    assert "bitnet (X int8 row, W ternary tensor)" in said and said.endswith(": no other model has the run's weights"), said
     assert products(folder) == "Weights stored as float32, multiplied as float32"
     assert products(folder, "--dtype", "bfloat16") == "Weights stored as float32, multiplied as bfloat16: --dtype"
     for option, word in (("--recipe=some", "--recipe"), ("--prefill-chunk=-1", "--prefill-chunk"),
@@ -224,7 +226,7 @@ with tempfile.TemporaryDirectory() as work:
     assert not os.path.exists(os.path.join(work, "face", "checkpoint", "step-2"))
     refusals = hugging_face(work)
     write_json(os.path.join(work, "face_in"), "config.json", CONFIG)
-    own_products(os.path.join(work, "1"), os.path.join(work, "face_in"))
+    own_products(os.path.join(work, "1"), os.path.join(work, "2"), os.path.join(work, "face_in"))
     meshes = several_processes(work)
     exports = exported_codes(work)
     commands = commands_of_docs(work)

@@ -212,9 +212,11 @@ std::string multiply_as_stored(Engine& engine, const LoadedStep& step, const std
   });
   if (!foreign && (multiplied.size() > 1 || stored.begin()->first != multiplied.begin()->first)) {
     const std::string& type = stored.begin()->first;
-    ++reasons[step.hf_config() == nullptr ? codes ? "as the run trained" : "--recipe none"
-              : type == "float16"         ? "float16 has no products here"
-                                          : "--dtype"];
+    const bool plain = multiplied.size() == 1 && multiplied.begin()->first == numbers;
+    ++reasons[step.hf_config() != nullptr ? type == "float16" ? "float16 has no products here" : "--dtype"
+              : codes                     ? "as the run trained"
+              : plain                     ? "--recipe none"
+                                          : "no other model has the run's weights"];
   }
   std::vector<std::string> why;
   for (const auto& [reason, n] : reasons) why.push_back(reason);
