@@ -19,8 +19,14 @@ namespace {
 
 using eval::TokenPair;
 
-constexpr int64_t kBlock = 128;          // rows are multiples of it, or as long as the run's: the shards of a mesh
-constexpr int64_t kShortestPrefix = 16;  // below, a further call of attention costs more than the tokens that it saves
+constexpr int64_t kBlock = 128;  // rows are multiples of it, or as long as the run's: the shards of a mesh
+// Tokens that sharing a context has to save, since it costs a further call of attention in each block. On a GPU the host needs some 60 us
+// for it, in which the GPU does some 1.6e10 operations of products: 2 for each token and active parameter of a block.
+int64_t least_saving(const Engine& engine) {
+  if (engine.device().is_cpu()) return 16;
+  const nn::ModelSize size = engine.size();
+  return std::max<int64_t>(16, 8'000'000'000 * size.layers / std::max<int64_t>(1, size.active_parameters));
+}
 constexpr int64_t kPromptsAtOnce = 32;
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -48,7 +54,8 @@ EngineScorer::EngineScorer(Engine& engine, const Tokenizer& tokenizer, ScorerOpt
       max_length_(options_.max_length > 0 ? std::min(options_.max_length, engine.options().positions) : engine.options().positions),
       batch_tokens_(options_.batch_tokens > 0  ? options_.batch_tokens
                     : engine.device().is_cpu() ? 4096
-                                               : 32768) {
+                                               : 32768),
+      least_saving_(least_saving(engine)) {
   check(tokenizer.vocab_size() <= engine.size().vocab,
         "the tokenizer has {} entries, the model's vocabulary {}; pass the model's tokenizer", tokenizer.vocab_size(), engine.size().vocab);
   const bool whole_rows = engine.options().axes == nullptr || engine.options().axes->context() == nullptr;
@@ -62,12 +69,13 @@ EngineScorer::Layout EngineScorer::lay_out(const std::vector<TokenPair>& pairs) 
   for (size_t i = 0; i < pairs.size();) {
     const auto context = static_cast<int64_t>(pairs[i].context.size());
     const auto judged = [&](size_t j) { return static_cast<int64_t>(pairs[j].continuation.size()); };
+    const auto follows = [&](size_t j) { return j < pairs.size() && pairs[j].context == pairs[i].context; };
     Item item{i};
-    const bool shares = options_.share_prefixes && context > kShortestPrefix;
-    item.prefix = shares ? context - 1 : 0, item.tokens = item.prefix + judged(i) + (shares ? 0 : context - 1);
-    for (++i; shares && i < pairs.size() && pairs[i].context == pairs[item.first].context && item.tokens + judged(i) <= max_length_; ++i)
-      item.tokens += judged(i), ++item.count;
-    if (item.count == 1) item.prefix = 0;
+    item.tokens = context - 1 + judged(i);
+    int64_t tokens = item.tokens, count = 1;
+    for (size_t j = i + 1; options_.share_prefixes && follows(j) && tokens + judged(j) <= max_length_; ++j) tokens += judged(j), ++count;
+    if ((context - 1) * (count - 1) >= least_saving_) item.prefix = context - 1, item.count = count, item.tokens = tokens;
+    i += static_cast<size_t>(item.count);
     longest = std::max(longest, item.tokens), all += item.tokens;
     items.push_back(item);
   }

@@ -11,7 +11,7 @@ struct ScorerOptions {
   int64_t max_length = 0;              // tokens that the model reads at most; 0: those of the engine
   int64_t batch_tokens = 0;            // of a pass on one rank; 0: 4096 on a CPU, 32768 on a GPU
   std::vector<int64_t> ends;           // ids that end a generated text
-  bool share_prefixes = true;          // computes the context of several continuations once
+  bool share_prefixes = true;          // computes the context of several continuations once, where that saves time
   std::function<void(double)> report;  // gets the share that is done
 };
 
@@ -50,7 +50,7 @@ class EngineScorer : public eval::Scorer {
   const Tokenizer& tokenizer_;
   ScorerOptions options_;
   Processes* processes_;
-  int64_t max_length_, batch_tokens_;
+  int64_t max_length_, batch_tokens_, least_saving_;
   ScorerWork work_;
 };
 
