@@ -62,6 +62,20 @@ class RunDifferences : public ::testing::Test {
   int runs_ = 0;
 };
 
+TEST_F(RunDifferences, DefaultsOfAnotherVersion) {
+  const Strings nvfp4 = {"--quantize.scheme=nvfp4"};
+  const LoadedStep older = step_of(nvfp4, [](Json& state) {
+    state["formats"] = {"quantize: nvfp4 on 14 Linear", "quantize: nvfp4 with use_2dblock_w, deosc_step = 2000"};
+  });
+  Engine engine(small_config(nvfp4), small_options());
+  const Strings found = default_differences(engine.recipe_lines(), older);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_NE(found[0].find("it was 'quantize: nvfp4 with use_2dblock_w, deosc_step = 2000'"), std::string::npos) << found[0];
+  EXPECT_NE(found[0].find("scale_choice = four_over_six"), std::string::npos) << found[0];
+  EXPECT_EQ(default_differences(engine.recipe_lines(), step_of(nvfp4)), Strings{});
+  EXPECT_EQ(default_differences(engine.recipe_lines(), step_of(nvfp4, [](Json& state) { state.erase("formats"); })), Strings{});
+}
+
 TEST_F(RunDifferences, RecipeFilesByWhatTheySay) {
   const Strings a = recipe("a.yaml", "      scheme: mxfp4\n      use_hadamard: false\n");
   const JobConfig started = small_config(a);

@@ -67,7 +67,9 @@ void RunCheckpoints::check_same_model(const LoadedStep& step) const {
 }
 
 void RunCheckpoints::warn_of_differences(const LoadedStep& step) const {
-  for (const std::string& difference : arithmetic_differences(run_.config, step))
+  std::vector<std::string> arithmetic = arithmetic_differences(run_.config, step);
+  if (arithmetic.empty()) arithmetic = default_differences(run_.engine.recipe_lines(), step);
+  for (const std::string& difference : arithmetic)
     log_warning("this run's arithmetic differs from {}: {}", step.folder().filename().string(), difference);
   RunRows rows{run_.data.first_rows(), run_.data.loader().options().dp_size};
   if (const DataLoader* validation = run_.data.validation()) rows.validation_rows = validation->rows().use().pass_rows;

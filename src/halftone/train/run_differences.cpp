@@ -314,6 +314,23 @@ Strings arithmetic_differences(const JobConfig& config, const LoadedStep& step) 
   return found;
 }
 
+Strings default_differences(const Strings& recipe_lines, const LoadedStep& step) {
+  const auto options = [](const Json& lines) {
+    Strings found;
+    for (const Json& line : lines) {
+      if (line.is_string() && line.get<std::string>().find(" with ") != std::string::npos) found.push_back(line);
+    }
+    return fmt::format("{}", fmt::join(found, "; "));
+  };
+  const Json state = saved_state(step);
+  const Json* theirs = member_at(state, "formats");
+  if (theirs == nullptr || !theirs->is_array()) return {};
+  const std::string here = options(recipe_lines), there = options(*theirs);
+  if (here == there) return {};
+  return {fmt::format("unset options of [quantize] had other defaults when it was written, set them to keep them: '{}', it was '{}'", here,
+                      there)};
+}
+
 Strings training_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run) {
   if (step.step() == 0) return {};
   const Json state = saved_state(step), mine = resolved(Json::parse(to_json(config))),

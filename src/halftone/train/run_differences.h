@@ -18,6 +18,9 @@ std::vector<std::string> model_differences(const ModelDescription& model, const 
 // mxfp4", "recipe.yaml:5: use_hadamard is true, it was false".
 std::vector<std::string> arithmetic_differences(const JobConfig& config, const LoadedStep& step);
 
+// The same [quantize] under another version's defaults, from the start lines that name the options in effect (Engine::recipe_lines).
+std::vector<std::string> default_differences(const std::vector<std::string>& recipe_lines, const LoadedStep& step);
+
 // Facts about a run's rows that its settings alone do not give.
 struct RunRows {
   const nlohmann::json& loader_state;  // DataLoader::state
