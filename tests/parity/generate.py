@@ -182,6 +182,10 @@ def exported_codes(work):
         assert len(texts[0]) > 60 and texts[0] == texts[1], (scheme, texts)
         said = products(out, "--dtype", "bfloat16")
         assert "codes in 14 of 15 layers" in said and f"multiplied as {scheme} (X " in said and said.endswith("1 of 15 layers"), said
+    folder = os.path.join(work, "out_int8")
+    alone = run("generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "8", "--temperature", "0", "--device", "cpu", "--quiet",
+                "--dtype", "float32")
+    assert by_processes(folder, "--dtype=float32", "--parallelism.tensor_parallel_degree=2") == alone.stdout, "parts of codes"
     return len(schemes)
 
 
