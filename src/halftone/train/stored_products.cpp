@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <optional>
 
 #include "halftone/formats/describe.h"
 #include "halftone/formats/float_code.h"
@@ -93,8 +94,8 @@ std::string products_text(const LinearRecipe& r, const std::string& numbers) {
   return fmt::format("{} (X {}, W {})", r.name, text(r.x_forward), text(r.w_forward));
 }
 
-}  // namespace
-
+// The products, X in its form by W in the folder's own codes, of weights that a Hugging Face folder stores this way; none: there are none,
+// and `why` is the reason.
 std::optional<LinearRecipe> products_of(const HfWeightScheme& s, std::string& why) {
   LinearRecipe r;
   OperandSpec &w = r.w_forward, &x = r.x_forward;
@@ -141,8 +142,6 @@ std::optional<LinearRecipe> products_of(const HfWeightScheme& s, std::string& wh
   r.dy_dgrad = r.w_dgrad = r.dy_wgrad = r.x_wgrad = OperandSpec(), r.dge = false;
   return r;
 }
-
-namespace {
 
 // Lets the layer multiply with the folder's codes; otherwise the reason why it does not. scales: of the folder (LoadedStep::open_scales).
 std::string use_codes(nn::QuantizableLayer& layer, const LoadedStep& step, const LoadedStep& scales, Hardware hardware) {
