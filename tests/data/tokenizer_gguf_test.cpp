@@ -74,6 +74,8 @@ TEST(TokenizerGguf, RefusesWhatWouldTokeniseDifferently) {
   expect_refused(s, "GGUF can add EOS behind alone");
   s = small(), s.options.ignore_merges = true;
   expect_refused(s, "none of gpt-2");
+  s = small(), s.added[1].lstrip = true;
+  expect_refused(s, "take no white space with them");
   expect_refused(small(), "7 entries, the model a vocabulary of 6", 6);
 }
 

@@ -95,6 +95,9 @@ GgufTokenizer gguf_tokenizer(const TokenizerSpec& spec, int64_t vocab_size) {
     out.tokens[id] = used ? text_of(spec, id) : fmt::format("[PAD{}]", id);
   }
   for (const AddedToken& t : spec.added) {
+    check(!t.lstrip && !t.rstrip && !t.single_word,
+          "tokenizer: GGUF's added tokens are found anywhere and take no white space with them; {} has lstrip, rstrip or single_word",
+          tokenizer_fields::shown(t.content));
     const auto id = static_cast<size_t>(t.id);
     out.tokens[id] = t.content, out.types[id] = static_cast<int32_t>(t.special ? Type::control : Type::user_defined);
   }

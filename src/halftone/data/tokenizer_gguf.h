@@ -20,7 +20,8 @@ struct GgufTokenizer {
 };
 
 // `vocab_size`: that of the model, at least the tokenizer's; further ids are unused. Error, one line, if the tokens could differ in
-// llama.cpp: an unknown split pattern, a prefixed blank, a word-level model, or added tokens other than BOS in front and EOS behind.
+// llama.cpp: an unknown split pattern, a prefixed blank, a word-level model, added tokens with lstrip, rstrip or single_word, or ids other
+// than BOS in front and EOS behind. llama.cpp does not normalise to NFC.
 GgufTokenizer gguf_tokenizer(const TokenizerSpec& spec, int64_t vocab_size);
 
 }  // namespace halftone
