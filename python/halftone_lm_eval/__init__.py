@@ -36,8 +36,8 @@ class HalftoneLM(LM):
         if options.get("device") == "cuda:0":
             options["device"] = "cuda"
         for name, value in options.items():
-            if name not in HARNESS_ONLY and value is not None:
-                command += [f"--{name}", str(value)]
+            if name not in HARNESS_ONLY and value not in (None, False):
+                command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
         self.checkpoint = str(checkpoint)
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self.asked = 0

@@ -27,7 +27,8 @@ answer = "{a}"
 class EvalTask : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ("eval_task_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ =
+        fs::path(::testing::TempDir()) / ("eval_task_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_), fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -125,7 +126,11 @@ TEST_F(EvalTask, BadTasksAreNamed) {
   EXPECT_EQ(error("kind = 1\n"), "mine.toml:1: expected a table for each task such as [mine], found the field 'kind' outside");
   EXPECT_EQ(error(""), "mine.toml: expected a table for each task such as [mine], found none");
   EXPECT_EQ(error("[t]\nkind = \"generate\"\ntext = \"x\"\ntarget = \"y\"\nfilters = [{regex = \"(\"}]\n").substr(0, 20),
-            "regular expression '");
+            "mine.toml:5: t.filte");
+  EXPECT_EQ(error("[t]\nkind = \"perplexity\"\ntext = \"x\"\nuntil = \"y\"\n"),
+            "mine.toml:2: [t]: until is a field of kind generate, the task is of kind perplexity");
+  EXPECT_EQ(error(with("text = \"x\"\nchoices = [\"a\"]\nanswer = \"{a}\"\n[t.groups]\ng = [\"a\"]")),
+            "mine.toml:2: [t]: groups need split_by, whose values they group");
   EXPECT_THROW(find_tasks({"hellaswig"}), Error);
 }
 

@@ -212,6 +212,7 @@ class Case:
         make_data(self.data, random.Random(46))
         gsm = subprocess.run([self.halftone, "eval", "--show", "gsm8k"], capture_output=True, text=True, check=True).stdout
         (self.data / "gsm8k.toml").write_text(gsm.replace("shots = 5", "shots = 1\nmax_new_tokens = 10"))
+        (self.data / "long.toml").write_text(gsm.replace("shots = 5", "shots = 0"))
 
     def model(self, name):
         folder = self.folder / name
@@ -310,15 +311,16 @@ def without_packing(case, model, found, longest):
 def while_training(case, model):
     """validation.tasks gives the scores of halftone eval, on every kind of mesh."""
     common = ["train", "--config", pathlib.Path(source, "recipes/demo.toml"), "--model.hf_assets_path", model, "--training.dataset_path",
-              case.data / "words.txt", "--training.minutes", 0, "--training.steps", 1, "--lr_scheduler.warmup_steps", 1,
-              "--model.overrides", json.dumps(dict(dim=32, n_layers=2, n_heads=2, n_kv_heads=2, ffn_dim=64, vocab_size=96, max_seq_len=128)),
+              case.data / "words.txt", "--training.minutes", 0, "--training.steps", 1, "--lr_scheduler.warmup_steps", 1, "--model.name",
+              "qwen3_moe", "--model.overrides", json.dumps(dict(dim=32, n_layers=2, n_heads=2, n_kv_heads=2, head_dim=16, expert_ffn_dim=32,
+                                                                num_experts=4, experts_per_token=2, vocab_size=96, max_seq_len=128)),
               "--training.seq_len", 128, "--training.global_batch_size", 8, "--training.local_batch_size", 4, "--debug.seed", 1,
               "--training.mixed_precision_param", "float32", "--quantize.scheme", "none", "--validation.enable=false",
               "--validation.holdout", 0, "--sample.prompt", "None", "--training.device", "cpu",
               "--validation.tasks", f"hellaswag,mmlu,lambada_openai,{case.data / 'own.toml'}", "--validation.tasks_data", case.data]
     (case.data / "words.txt").write_text(sentence(random.Random(1), 6000))
     scores = {}
-    for mesh in ("", "data", "tensor", "context", "pipeline"):
+    for mesh in ("", "data", "tensor", "context", "pipeline", "expert"):
         folder = case.folder / f"run-{mesh}"
         split = [f"--parallelism.{mesh}_parallel_degree", 2] if mesh not in ("", "data") else []
         result = case.run(*common, "--job.dump_folder", folder, *split, ranks=2 if mesh else 1)
@@ -334,7 +336,12 @@ def while_training(case, model):
         task, metric = key.split("/")[1:] if key.count("/") == 2 else ("", "")
         if task in found:
             same(found[task][f"{metric},none"], value, f"halftone eval after training: {key}")
-    print("validation.tasks on five meshes: the same scores", flush=True)
+    print("validation.tasks on six meshes: the same scores", flush=True)
+    for tasks, more, part in ((case.data / "long.toml", (), "expected fewer than the 128 tokens"), ("hellaswag", ("--training.seq_len", 8), "training.seq_len")):
+        result = case.run(*common, "--job.dump_folder", case.folder / "refused", "--validation.tasks", tasks, *more)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("halftone: ")]
+        expect(result.returncode == 2 and len(lines) == 1 and part in lines[0], f"training {tasks}: {result.stderr.strip()[-600:]}")
+        expect("step: " not in result.stdout + result.stderr, f"training {tasks}: refused before the first step")
 
 
 def documented(case, model):
@@ -426,6 +433,12 @@ def bad_input(case, model):
     refused("unknown task 'hellaswig'", "--tasks", "hellaswig")
     refused("expected its data in", "--tasks", "arc_challenge")
     refused("--tasks is required", "--limit", "1")
+    refused("found 1 * 1 * -1 * 1 * 2 and 1 processes", "--tasks", "piqa", "--quiet", "--parallelism.tensor_parallel_degree", 2)
+    refused("expected fewer than the 16 tokens", "--tasks", f"piqa,{case.data / 'long.toml'}", "--quiet", "--max-length", 16)
+    refused("a continuation of", "--tasks", "piqa", "--quiet", "--max-length", 8)
+    refused("missing/scores.json: cannot be written", "--tasks", "piqa", "--quiet", "--out", case.folder / "missing/scores.json")
+    folder = case.run("logprobs", "--checkpoint", model, "--text", case.data, "--device", "cpu")
+    expect(folder.returncode == 2 and len(folder.stderr.splitlines()) == 1, f"logprobs of a folder: {folder.stderr}")
     refused("gsm8k generates text, which needs one process", "--tasks", case.data / "gsm8k.toml", ranks=2)
     broken = case.data / "broken"
     rows = (case.data / "hellaswag/validation.jsonl").read_text()

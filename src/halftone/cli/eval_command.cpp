@@ -13,6 +13,7 @@
 #include "halftone/cli/parse.h"
 #include "halftone/cli/text_table.h"
 #include "halftone/cli/version.h"
+#include "halftone/data/file_io.h"
 #include "halftone/data/unicode.h"
 #include "halftone/eval/run.h"
 #include "halftone/storage/byte_file.h"
@@ -40,9 +41,6 @@ struct ModelArguments {
     app.add_option("--max-length", model.scorer.max_length, "tokens that the model reads at most; 0 = as many positions as it has")
         ->capture_default_str();
     app.add_flag("--debug.batch_invariant", model.batch_invariant, "the same bits in any batch, as in a run with this option");
-    ParallelismConfig& p = model.parallelism;
-    app.add_option("--parallelism.tensor_parallel_degree", p.tensor_parallel_degree, "processes (torchrun) that share every layer");
-    app.add_option("--parallelism.expert_parallel_degree", p.expert_parallel_degree, "processes that share the experts");
   }
   EvalModelOptions read() {
     check(!model.checkpoint.empty(), "--checkpoint is required: a step folder, run folder or Hugging Face folder");
@@ -50,6 +48,16 @@ struct ModelArguments {
     return model;
   }
 };
+
+// Before hours of work: Error if write_whole could not write there. An empty path is none.
+void check_writable(const std::string& path) {
+  if (path.empty()) return;
+  const std::string partial = path + ".part";
+  std::error_code error;
+  const bool opens = !std::filesystem::is_directory(path, error) && std::ofstream(partial, std::ios::binary | std::ios::app).is_open();
+  std::filesystem::remove(partial, error);
+  check(opens, "{}: cannot be written; choose a file in a folder that exists", path);
+}
 
 // Writes everything or leaves the file as it was.
 void write_whole(const std::string& path, const std::string& text) {
@@ -99,6 +107,9 @@ int eval_command(Arguments args) {
   std::string format = "text", out, samples, show;
   bool serves = false, separate = false, quiet = false;
   model.add(app);
+  ParallelismConfig& p = model.model.parallelism;
+  app.add_option("--parallelism.tensor_parallel_degree", p.tensor_parallel_degree, "processes (torchrun) that share every layer");
+  app.add_option("--parallelism.expert_parallel_degree", p.expert_parallel_degree, "processes that share the experts");
   app.add_option("--tasks", tasks, "names from halftone eval --list, or .toml files with tasks; with commas between them")->delimiter(',');
   app.add_option("--data", o.data, "folder with the data of the tasks, as they are published");
   app.add_option("--limit", o.limit, "documents of each task; 0 = all")->check(CLI::NonNegativeNumber)->capture_default_str();
@@ -131,6 +142,7 @@ int eval_command(Arguments args) {
   EvalModelOptions m = model.read();
   check(serves || !tasks.empty(), "--tasks is required, such as --tasks hellaswag,arc_easy; halftone eval --list names them");
   const Environment environment = read_environment();
+  if (environment.rank == 0) check_writable(out), check_writable(samples);
   set_log_level(LogLevel::warning);  // standard output is the result's
   Processes processes(environment, CommConfig{});
   check(!serves || !processes.many(), "--serve needs one process, found {}", processes.world());
@@ -148,6 +160,8 @@ int eval_command(Arguments args) {
       check(p.task.kind != eval::Kind::generate || !processes.many(), "task {} generates text, which needs one process, found {}",
             p.task.name, processes.world());
     EvalModel loaded(m, &processes);
+    for (const eval::PreparedTask& p : prepared)
+      if (p.task.kind == eval::Kind::generate) loaded.scorer().check_room(p.task.max_new_tokens);
     if (!quiet && processes.first()) fmt::print(stderr, "{}\n", loaded.products());
     if (serves) return serve(loaded, std::cin, std::cout);
     const eval::Results results = eval::run(prepared, loaded.scorer(), o, !samples.empty());
@@ -220,14 +234,14 @@ int logprobs_command(Arguments args) {
   if (!parse(app, args)) return 0;
   const EvalModelOptions m = model.read();
   check(text.empty() != jsonl.empty(), "give either --text FILE or --jsonl FILE");
+  const int64_t processes = read_environment().world_size;
+  check(processes == 1, "halftone logprobs needs one process, found {}", processes);
+  check_writable(out);
   set_log_level(LogLevel::warning);
   std::vector<eval::Row> rows;
   constexpr int64_t kLongest = int64_t{64} << 20;
   if (!text.empty()) {
-    std::ifstream in(text, std::ios::binary);
-    check(static_cast<bool>(in), "--text: cannot read {}", text);
-    rows.push_back({{{"text", std::string(std::istreambuf_iterator<char>(in), {})}}, text}), key = "text";
-    check(rows[0].fields["text"].get_ref<const std::string&>().size() <= kLongest, "--text: {} has more than 64 MiB", text);
+    rows.push_back({{{"text", read_file(text, kLongest)}}, text}), key = "text";
   } else {
     rows = eval::read_rows(jsonl, "", "train");
   }

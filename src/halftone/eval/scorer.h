@@ -27,9 +27,9 @@ struct LogLikelihood {
 class Scorer {
  public:
   virtual ~Scorer() = default;
-  // Of the continuation behind its context. `greedy`: whether the field of that name is read.
+  // For each continuation behind its context. `greedy`: whether the field of that name is read.
   virtual std::vector<LogLikelihood> continuations(std::span<const Continuation> asked, bool greedy) = 0;
-  // Of whole texts: every token behind as many earlier ones as fit.
+  // For whole texts: every token behind as many earlier ones as fit.
   virtual std::vector<double> texts(std::span<const std::string> asked) = 0;
   // The likeliest tokens as text, up to one of the strings or the end of the text, which are left out.
   virtual std::vector<std::string> generations(std::span<const Prompt> asked) = 0;

@@ -57,6 +57,13 @@ struct Value {
     for (const Json& j : json) all.push_back(Value{j, what}.text());
     return all;
   }
+  python::Regex regex() const {
+    try {
+      return python::Regex(text());
+    } catch (const Error& error) {
+      fail("{}: {}", what, error.what());
+    }
+  }
   Template one() const { return Template(text(), what); }
   // A template that is a field stands for a list.
   std::vector<Template> templates() const {
@@ -79,7 +86,7 @@ std::vector<AnswerFilter> filters_of(const Value& v) {
       if (key == "name") {
         filter.name = field.text();
       } else if (key == "regex") {
-        filter.regex.emplace(field.text());
+        filter.regex = field.regex();
       } else if (key == "select") {
         filter.select = field.integer(INT64_MIN);
       } else {
@@ -107,7 +114,7 @@ const std::vector<std::pair<std::string_view, Setter>>& fields() {
       {"shots_split", [](Task& t, const Value& v) { t.shots_split = v.text(); }},
       {"file", [](Task& t, const Value& v) { t.file = v.text(); }},
       {"shots_file", [](Task& t, const Value& v) { t.shots_file = v.text(); }},
-      {"description", [](Task& t, const Value& v) { t.description = v.one(), t.description_text = v.text(); }},
+      {"description", [](Task& t, const Value& v) { t.description = v.one(); }},
       {"text", [](Task& t, const Value& v) { t.text = v.one(); }},
       {"contexts", [](Task& t, const Value& v) { t.contexts = v.templates(); }},
       {"target", [](Task& t, const Value& v) { t.target = v.one(); }},
@@ -126,7 +133,7 @@ const std::vector<std::pair<std::string_view, Setter>>& fields() {
       {"filters", [](Task& t, const Value& v) { t.filters = filters_of(v); }},
       {"ignore",
        [](Task& t, const Value& v) {
-         for (const std::string& s : v.texts()) t.ignored.emplace_back(s);
+         for (const std::string& s : v.texts()) t.ignored.push_back(Value{Json(s), v.what}.regex());
        }},
       {"ignore_case", [](Task& t, const Value& v) { t.ignore_case = v.flag(); }},
       {"ignore_punctuation", [](Task& t, const Value& v) { t.ignore_punctuation = v.flag(); }},
@@ -140,8 +147,24 @@ const std::vector<std::pair<std::string_view, Setter>>& fields() {
   return kFields;
 }
 
+// Fields that one kind alone reads.
+constexpr std::array<std::pair<std::string_view, Kind>, 10> kOwnFields = {{{"choices", Kind::multiple_choice},
+                                                                           {"contexts", Kind::multiple_choice},
+                                                                           {"answer", Kind::multiple_choice},
+                                                                           {"labels", Kind::multiple_choice},
+                                                                           {"until", Kind::generate},
+                                                                           {"max_new_tokens", Kind::generate},
+                                                                           {"filters", Kind::generate},
+                                                                           {"ignore", Kind::generate},
+                                                                           {"ignore_case", Kind::generate},
+                                                                           {"ignore_punctuation", Kind::generate}}};
+
 void finish(Task& t) {
   const KindEntry& e = entry(t.kind);
+  for (const auto& [field, kind] : kOwnFields)
+    check(kind == t.kind || !t.source.contains(field), "{}: {} is a field of kind {}, the task is of kind {}", t.what, field, name_of(kind),
+          e.name);
+  check(t.groups.empty() || !t.split_by.empty(), "{}: groups need split_by, whose values they group", t.what);
   std::vector<std::string> needs = e.needs;
   if (t.kind == Kind::multiple_choice) needs.emplace_back(t.contexts.empty() ? "text" : "target");
   for (const std::string& need : needs) {

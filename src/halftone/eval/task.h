@@ -29,7 +29,6 @@ struct Task {
   std::vector<std::string> folders;  // below --data, the first that exists; else the folder's name
   std::string subset, split = "test", shots_split = "train";
   std::string file, shots_file;  // instead: paths
-  std::string description_text;
   Template description, text, target, answer;
   std::vector<Template> contexts, choices, labels;  // one template that is a field stands for the strings of that list
   Clean clean = nullptr;

@@ -45,7 +45,8 @@ TokenPair split_tokens(const Tokenizer& t, const Continuation& asked) {
 
 TokenPair cut(TokenPair pair, int64_t longest) {
   const auto judged = static_cast<int64_t>(pair.continuation.size());
-  check(judged <= longest, "a continuation of {} tokens is longer than the {} of the model; raise --max-length", judged, longest);
+  check(judged <= longest, "a continuation of {} tokens is longer than the {} that are read; raise --max-length, in a run training.seq_len",
+        judged, longest);
   const int64_t more = static_cast<int64_t>(pair.context.size()) + judged - longest - 1;
   if (more > 0) pair.context.erase(pair.context.begin(), pair.context.begin() + more);
   return pair;

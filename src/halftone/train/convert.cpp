@@ -30,8 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
-
 void check_target(const fs::path& to, bool file) {
   std::error_code ignored;
   if (!fs::exists(to, ignored)) return;

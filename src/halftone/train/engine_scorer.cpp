@@ -159,8 +159,9 @@ std::vector<MicroBatch> EngineScorer::rows_of(const Layout& layout, const std::v
 
 std::vector<eval::LogLikelihood> EngineScorer::score(std::vector<TokenPair> pairs, bool greedy) {
   const Stopwatch watch;
-  for (TokenPair& pair : pairs) {
-    pair = eval::cut(std::move(pair), max_length_);
+  for (TokenPair& pair : pairs) pair = eval::cut(std::move(pair), max_length_);
+  if (only_checks_) return std::vector<eval::LogLikelihood>(pairs.size());
+  for (const TokenPair& pair : pairs) {
     work_.asked += static_cast<int64_t>(pair.context.size() + pair.continuation.size()) - 1;
   }
   std::vector<eval::LogLikelihood> answers(pairs.size(), {0, true});
@@ -236,16 +237,30 @@ std::vector<double> EngineScorer::texts(std::span<const std::string> asked) {
   return sums;
 }
 
+void EngineScorer::check_room(int64_t max_new_tokens) const {
+  check(max_new_tokens < max_length_, "expected fewer than the {} tokens that are read to be generated, found {}; lower max_new_tokens",
+        max_length_, max_new_tokens);
+}
+
+void EngineScorer::check_questions(const std::vector<eval::PreparedTask>& tasks) {
+  eval::RunOptions options;
+  options.bootstrap_iters = 0;
+  only_checks_ = true;
+  eval::run(tasks, *this, options, false);
+  only_checks_ = false;
+}
+
 std::vector<std::string> EngineScorer::generations(std::span<const eval::Prompt> asked) {
   check(engine_.options().axes == nullptr, "tasks of kind generate need a process alone; run halftone eval on a checkpoint for them");
   std::vector<std::vector<int32_t>> prompts;
   for (const eval::Prompt& p : asked) {
     std::vector<int32_t>& ids = prompts.emplace_back(eval::encode_context(tokenizer_, p.context));
     if (ids.empty()) ids.push_back(eval::prefix_token(tokenizer_));
+    check_room(p.max_new_tokens);
     const int64_t room = max_length_ - p.max_new_tokens;
-    check(room > 0, "expected fewer than the model's {} tokens to generate, found {}; lower max_new_tokens", max_length_, p.max_new_tokens);
     if (const int64_t more = static_cast<int64_t>(ids.size()) - room; more > 0) ids.erase(ids.begin(), ids.begin() + more);
   }
+  if (only_checks_) return std::vector<std::string>(asked.size());
   // Prompts of about the same length together: see generate().
   std::vector<size_t> order(asked.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -275,8 +290,7 @@ void EngineScorer::generate(std::span<const eval::Prompt> asked, std::span<const
   std::vector<bool> done(order.size());
   at::Tensor feed = at::zeros({batch, shortest}, at::TensorOptions().dtype(at::kLong));
   for (int64_t r = 0; r < batch; ++r)
-    for (int64_t t = 0; t < shortest; ++t)
-      feed[r].mutable_data_ptr<int64_t>()[t] = prompts[order[static_cast<size_t>(r)]][static_cast<size_t>(t)];
+    std::copy_n(prompts[order[static_cast<size_t>(r)]].begin(), shortest, feed.mutable_data_ptr<int64_t>() + r * shortest);
   for (int64_t position = shortest; std::find(done.begin(), done.end(), false) != done.end(); ++position) {
     const at::Tensor logits = engine_.model().next_token_logits(feed.to(engine_.device()), caches).narrow(1, 0, tokenizer_.vocab_size());
     const at::Tensor best = logits.argmax(1).cpu();

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 
+#include "halftone/eval/run.h"
 #include "halftone/eval/scorer.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/processes.h"
@@ -35,6 +36,10 @@ class EngineScorer : public eval::Scorer {
   // Needs a process alone: Error on a mesh.
   std::vector<std::string> generations(std::span<const eval::Prompt> asked) override;
   std::vector<eval::LogLikelihood> score(std::vector<eval::TokenPair> pairs, bool greedy);
+  // Error unless a prompt has room beside as many generated tokens.
+  void check_room(int64_t max_new_tokens) const;
+  // The errors that these questions would end in, before any is computed.
+  void check_questions(const std::vector<eval::PreparedTask>& tasks);
   const ScorerWork& work() const { return work_; }
   int64_t max_length() const { return max_length_; }
 
@@ -52,6 +57,7 @@ class EngineScorer : public eval::Scorer {
   Processes* processes_;
   int64_t max_length_, batch_tokens_, least_saving_;
   ScorerWork work_;
+  bool only_checks_ = false;  // answers nothing
 };
 
 }  // namespace halftone

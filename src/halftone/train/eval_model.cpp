@@ -6,6 +6,7 @@
 #include "halftone/models/registry.h"
 #include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
+#include "halftone/parallel/mesh.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/saved_model.h"
 #include "halftone/train/stored_products.h"
@@ -24,7 +25,11 @@ EvalModel::EvalModel(const EvalModelOptions& o, Processes* processes)
   Engine::Options options;
   options.device = select_device(o.device, processes == nullptr ? 0 : static_cast<int>(processes->local_rank()));
   options.trainable = false;
-  if (processes != nullptr && processes->many()) processes->connect(config, options.device), options.axes = processes->axes();
+  if (processes != nullptr && processes->many()) {
+    processes->connect(config, options.device), options.axes = processes->axes();
+  } else {
+    parallel::Mesh(config.parallelism, 1);  // its error for degrees that need more processes
+  }
   ScorerOptions scorer = o.scorer;
   const int64_t most = build_model(config.model, 0).model->size().max_seq_len;
   check(scorer.max_length >= 0 && scorer.max_length <= most, "--max-length: expected at most the {} positions of the model, found {}", most,

@@ -16,8 +16,6 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
-
 std::string listed(std::string_view words) {
   std::string text(words);
   for (size_t at = 0; (at = text.find(' ', at)) != std::string::npos; at += 2) text.replace(at, 1, ", ");

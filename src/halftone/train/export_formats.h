@@ -13,6 +13,8 @@
 
 namespace halftone {
 
+inline constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
+
 // What `halftone convert` writes, and from where.
 struct ExportInput {
   const LoadedStep& step;

@@ -21,6 +21,7 @@ RunTasks::RunTasks(const JobConfig& config, const Tokenizer& tokenizer, Engine& 
     check(p.task.kind != eval::Kind::generate || !processes.many(),
           "validation.tasks: {} generates text, which several ranks cannot; leave it to halftone eval", p.task.name);
   }
+  scorer_.check_questions(tasks_);
 }
 
 Scalars RunTasks::evaluate() {
