@@ -193,7 +193,7 @@ def harness(model_folder, data_folder, folder):
     results = {}
     longest = int(sys.argv[5])
     models = {"hf": dict(pretrained=str(model_folder), dtype="float32", max_length=longest),
-              "halftone": dict(checkpoint=str(model_folder), dtype="float32", max_length=longest)}
+              "halftone": dict(checkpoint=str(model_folder), dtype="float32", max_length=longest, separate=True)}
     for shots, own in ((None, [task for task in tasks if task != "local_gsm8k"]), (2, ["local_hellaswag", "local_piqa", "local_winogrande", "local_mmlu_anatomy", "local_gsm8k"])):
         for model, given in models.items():
             found = lm_eval.simple_evaluate(model=model, model_args=given, tasks=own, task_manager=manager, device="cpu", batch_size=4,
@@ -299,6 +299,10 @@ def without_packing(case, model, found, longest):
     ways = {"alone": alone}
     tasks = "hellaswag,mmlu,lambada_openai,wikitext"
     ways["2 processes"] = case.eval(model, tasks, "--max-length", longest, ranks=2)
+    odd = {way: case.eval(model, "lambada_openai", "--max-length", 77, *more, ranks=len(more) or 1)
+           for way, more in (("alone", ()), ("tensor parallel", ("--parallelism.tensor_parallel_degree", 2)))}
+    for key, value in (odd["alone"] or odd)["results"]["lambada_openai"].items():
+        same(odd["tensor parallel"]["results"]["lambada_openai"][key], value, f"77 positions of two processes: {key}")
     ways["tensor parallel"] = case.eval(model, tasks, "--max-length", longest, "--parallelism.tensor_parallel_degree", 2, ranks=2)
     for way, other in ways.items():
         for task, values in (other or {"results": {}})["results"].items():
@@ -313,7 +317,7 @@ def while_training(case, model):
     common = ["train", "--config", pathlib.Path(source, "recipes/demo.toml"), "--model.hf_assets_path", model, "--training.dataset_path",
               case.data / "words.txt", "--training.minutes", 0, "--training.steps", 1, "--lr_scheduler.warmup_steps", 1, "--model.name",
               "qwen3_moe", "--model.overrides", json.dumps(dict(dim=32, n_layers=2, n_heads=2, n_kv_heads=2, head_dim=16, expert_ffn_dim=32,
-                                                                num_experts=4, experts_per_token=2, vocab_size=96, max_seq_len=128)),
+                                                                num_experts=4, experts_per_token=2, vocab_size=96, max_seq_len=192)),
               "--training.seq_len", 128, "--training.global_batch_size", 8, "--training.local_batch_size", 4, "--debug.seed", 1,
               "--training.mixed_precision_param", "float32", "--quantize.scheme", "none", "--validation.enable=false",
               "--validation.holdout", 0, "--sample.prompt", "None", "--training.device", "cpu",
@@ -337,6 +341,10 @@ def while_training(case, model):
         if task in found:
             same(found[task][f"{metric},none"], value, f"halftone eval after training: {key}")
     print("validation.tasks on six meshes: the same scores", flush=True)
+    # Short rows on three processes, which share 128 positions in no equal parts.
+    result = case.run(*common, "--job.dump_folder", case.folder / "run-three", "--training.seq_len", 192, "--validation.tasks",
+                      "lambada_openai", "--validation.tasks_limit", 1, "--parallelism.context_parallel_degree", 3, ranks=3)
+    expect(result.returncode == 0, f"training context of three: {result.stderr[-600:]}")
     for tasks, more, part in ((case.data / "long.toml", (), "expected fewer than the 128 tokens"), ("hellaswag", ("--training.seq_len", 8), "training.seq_len")):
         result = case.run(*common, "--job.dump_folder", case.folder / "refused", "--validation.tasks", tasks, *more)
         lines = [line for line in result.stderr.splitlines() if line.startswith("halftone: ")]

@@ -108,8 +108,10 @@ int eval_command(Arguments args) {
   bool serves = false, separate = false, quiet = false;
   model.add(app);
   ParallelismConfig& p = model.model.parallelism;
-  app.add_option("--parallelism.tensor_parallel_degree", p.tensor_parallel_degree, "processes (torchrun) that share every layer");
-  app.add_option("--parallelism.expert_parallel_degree", p.expert_parallel_degree, "processes that share the experts");
+  const CLI::Range degrees(int64_t{1}, int64_t{1} << 20);
+  app.add_option("--parallelism.tensor_parallel_degree", p.tensor_parallel_degree, "processes (torchrun) that share every layer")
+      ->check(degrees);
+  app.add_option("--parallelism.expert_parallel_degree", p.expert_parallel_degree, "processes that share the experts")->check(degrees);
   app.add_option("--tasks", tasks, "names from halftone eval --list, or .toml files with tasks; with commas between them")->delimiter(',');
   app.add_option("--data", o.data, "folder with the data of the tasks, as they are published");
   app.add_option("--limit", o.limit, "documents of each task; 0 = all")->check(CLI::NonNegativeNumber)->capture_default_str();

@@ -19,7 +19,12 @@ namespace {
 
 using eval::TokenPair;
 
-constexpr int64_t kBlock = 128;  // rows are multiples of it, or as long as the run's: the shards of a mesh
+// Rows are multiples of it, or as long as the run's: tensor and context parallelism share their positions, the latter in two pieces each.
+int64_t block_of(const Processes* processes) {
+  constexpr int64_t kBlock = 128;
+  if (processes == nullptr || !processes->many()) return kBlock;
+  return std::lcm(kBlock, 2 * processes->mesh().size("tp") * processes->mesh().size("cp"));
+}
 // Tokens that sharing a context has to save, since it costs a further call of attention in each block. On a GPU the host needs some 60 us
 // for it, in which the GPU does some 1.6e10 operations of products: 2 for each token and active parameter of a block.
 int64_t least_saving(const Engine& engine) {
@@ -79,7 +84,7 @@ EngineScorer::Layout EngineScorer::lay_out(const std::vector<TokenPair>& pairs) 
     longest = std::max(longest, item.tokens), all += item.tokens;
     items.push_back(item);
   }
-  layout.width = std::min(round_up(std::max(longest, std::min(all, batch_tokens_)), kBlock), engine_.options().positions);
+  layout.width = std::min(round_up(std::max(longest, std::min(all, batch_tokens_)), block_of(processes_)), engine_.options().positions);
   layout.rows_each = std::max<int64_t>(1, batch_tokens_ / layout.width);
   if (engine_.pipeline() != nullptr) layout.rows_each = round_up(layout.rows_each, engine_.pipeline()->microbatch_rows());
   // Best fit of decreasing sizes.

@@ -21,20 +21,22 @@ EvalModel::EvalModel(const EvalModelOptions& o, Processes* processes)
   config.debug.batch_invariant = config.debug.batch_invariant || o.batch_invariant;
   set_batch_invariant(config.debug.batch_invariant);
   config.parallelism = o.parallelism;
+  const int64_t most = build_model(config.model, 0).model->size().max_seq_len;
+  ScorerOptions scorer = o.scorer;
+  check(scorer.max_length >= 0 && scorer.max_length <= most, "--max-length: expected at most the {} positions of the model, found {}", most,
+        scorer.max_length);
 
   Engine::Options options;
   options.device = select_device(o.device, processes == nullptr ? 0 : static_cast<int>(processes->local_rank()));
-  options.trainable = false;
+  options.trainable = false, options.positions = scorer.max_length > 0 ? scorer.max_length : most;
+  // Ranks share the positions of a row only where that leaves none over.
+  ParallelismConfig& p = config.parallelism;
+  p.enable_sequence_parallel = p.enable_sequence_parallel && options.positions % p.tensor_parallel_degree == 0;
   if (processes != nullptr && processes->many()) {
     processes->connect(config, options.device), options.axes = processes->axes();
   } else {
     parallel::Mesh(config.parallelism, 1);  // its error for degrees that need more processes
   }
-  ScorerOptions scorer = o.scorer;
-  const int64_t most = build_model(config.model, 0).model->size().max_seq_len;
-  check(scorer.max_length >= 0 && scorer.max_length <= most, "--max-length: expected at most the {} positions of the model, found {}", most,
-        scorer.max_length);
-  options.positions = scorer.max_length > 0 ? scorer.max_length : most;
   engine_ = std::make_unique<Engine>(config, options);
   engine_->enter_phase_of(step.step());
   restore_model(*engine_, step);
