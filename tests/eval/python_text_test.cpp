@@ -43,7 +43,7 @@ TEST(PythonRandom, DrawsAsCPython) {
   EXPECT_EQ(other.bits32(), 2795742288U);
 }
 
-// What utils.preprocess and wikitext_detokenizer of lm-evaluation-harness 0.4.13 make of these texts.
+// Expected: the results of utils.preprocess and wikitext_detokenizer of lm-evaluation-harness 0.4.13.
 TEST(EvalClean, TextsOfHellaSwagAndWikiText) {
   EXPECT_EQ(eval::clean_of("hellaswag", "")("  [header] How to do [title] Step  one [substeps] go  now "), " How to do. Step one go now");
   EXPECT_EQ(eval::clean_of("wikitext", "")(" \n = Robert <unk> = \n \n The 1 @,@ 000 @-@ year ( or so ) , said \" quoted text \" ; 5 @.@ 3 "

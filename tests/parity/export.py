@@ -145,7 +145,7 @@ def greedy(name, model, folder):
     expect(own.rstrip("\n").endswith(theirs.rstrip("\n")) and own.startswith(TEXT), f"{name}: greedy text {own!r}, expected {theirs!r}")
 
 
-# What the header and the configuration of a form have to say: types of the tensors; bits, type, strategy; inputs.
+# The header and the configuration of each form: types of the tensors; bits, type, strategy; inputs.
 FORMS = {
     "fp8_tensorwise": ("fp8_tensorwise", {"weight": "F8_E4M3", "weight_scale": "F32"}, (8, "float", "tensor"), (8, "token")),
     "fp8_rowwise": ("fp8_rowwise", {"weight": "F8_E4M3", "weight_scale": "F32"}, (8, "float", "channel"), (8, "token")),

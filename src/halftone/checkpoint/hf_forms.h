@@ -31,7 +31,7 @@ std::span<const HfForm> hf_forms();
 const HfForm* find_hf_form(std::string_view name);  // null for other names
 // Whether codes of this quantiser can be written in the form as they are.
 bool has_form(const OperandSpec& weight, const HfForm& form);
-// What keeps codes of this quantiser out of every file: "a rotation (H32)"; empty if nothing does.
+// The property that keeps codes of this quantiser out of every file: "a rotation (H32)"; empty if nothing does.
 std::string objection_to(const OperandSpec& weight);
 
 // A kind of folder.

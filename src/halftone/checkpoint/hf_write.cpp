@@ -221,7 +221,7 @@ void sort_as_stored(std::vector<NamedTensor>& tensors, const std::vector<HfStore
   std::ranges::stable_sort(tensors, {}, [&](const NamedTensor& t) { return places[t.name]; });
 }
 
-// What torchao's readers find in a file's header.
+// The entries of a file's header that torchao's readers need.
 std::map<std::string, std::string> torchao_header(const std::vector<NamedTensor>& group, const std::map<std::string, Exported>& sources,
                                                   const HfExport& content, const std::string& dtype) {
   std::map<std::string, std::string> header;

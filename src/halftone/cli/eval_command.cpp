@@ -144,7 +144,6 @@ int eval_command(Arguments args) {
   EvalModelOptions m = model.read();
   check(serves || !tasks.empty(), "--tasks is required, such as --tasks hellaswag,arc_easy; halftone eval --list names them");
   const Environment environment = read_environment();
-  if (environment.rank == 0) check_writable(out), check_writable(samples);
   set_log_level(LogLevel::warning);  // standard output is the result's
   Processes processes(environment, CommConfig{});
   check(!serves || !processes.many(), "--serve needs one process, found {}", processes.world());
@@ -156,6 +155,7 @@ int eval_command(Arguments args) {
         fmt::print(stderr, "{}%{}", 10 * tenth, tenth == 10 ? "\n" : " "), shown = tenth % 10;
     };
   processes.run([&] {
+    if (processes.first()) check_writable(out), check_writable(samples);
     std::vector<eval::PreparedTask> prepared;
     if (!serves) prepared = eval::prepare(eval::find_tasks(tasks), o);
     for (const eval::PreparedTask& p : prepared)

@@ -46,7 +46,7 @@ Asked ask(const std::vector<PreparedTask>& tasks) {
   return asked;
 }
 
-// What was asked and answered, as lm-evaluation-harness logs it.
+// The question with its answers, as lm-evaluation-harness logs it.
 Json logged(const PreparedTask& p, size_t document, Json arguments, Json answers, const std::string& filter, Json filtered_answers,
             const std::vector<Sample>& metrics) {
   const Question& q = p.questions[document];

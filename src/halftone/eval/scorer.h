@@ -9,7 +9,7 @@
 
 namespace halftone::eval {
 
-// What a model is asked, as lm-evaluation-harness asks it.
+// Requests to a model in lm-evaluation-harness's forms.
 struct Continuation {
   std::string context, continuation;
 };

@@ -10,7 +10,7 @@
 
 namespace halftone::eval {
 
-// What a task asks of the model: log-likelihoods of choices, of one continuation, of a whole text (rolling), or a text that it writes.
+// The answers that a task needs: log-likelihoods of choices, of one continuation, of a whole text (rolling), or a text that it writes.
 enum class Kind { multiple_choice, completion, perplexity, generate };
 std::string_view name_of(Kind kind);
 

@@ -16,7 +16,7 @@ struct ScorerOptions {
   std::function<void(double)> report;  // gets the share that is done
 };
 
-// What the scorer has computed so far.
+// The work of the scorer so far.
 struct ScorerWork {
   int64_t asked = 0;     // tokens of contexts and continuations, one by one
   int64_t computed = 0;  // tokens of the passes, without padding: less, where continuations shared their context

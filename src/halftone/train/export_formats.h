@@ -15,7 +15,7 @@ namespace halftone {
 
 inline constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
 
-// What `halftone convert` writes, and from where.
+// The contents that `halftone convert` writes, and their source.
 struct ExportInput {
   const LoadedStep& step;
   std::shared_ptr<const ModelDescription> model;
