@@ -345,6 +345,19 @@ def shards(runs):
     refuse("expected", "convert", "--from", at("shards"), "--to", at("out"))
 
 
+def phases_and_heads():
+    """The codes are those of the step's phase; blocks that heads of 96 cut are quantised again, and the command says so."""
+    run = train("phases", "llama3", DENSE, "--quantize.scheme=int8", '--quantize.phases=[{"from":2,"scheme":"fp8_rowwise"}]')
+    said = convert(run, "phases.ct", "--format", "compressed-tensors")
+    types = {entry["dtype"] for name, entry in header(at("phases.ct")).items() if name.endswith("_proj.weight")}
+    expect("14 of 14 weights are written in the codes" in said and types == {"F8_E4M3"}, f"phases: {types} {said}")
+    run = train("heads", "llama3", DENSE | {"dim": 192, "n_heads": 2, "head_dim": 96, "ffn_dim": 320}, "--quantize.scheme=fp8_blockwise")
+    said = convert(run, "heads.ct", "--format", "compressed-tensors")
+    expect("10 of 14 weights are written in the codes" in said and said.count("rows of a head in another order") == 4, f"heads: {said}")
+    model = load(at("heads.ct"), quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    compare("heads", model, load(numbers(at("heads.ct"), "heads")), 0, 1e-4, at("heads.ct"))
+
+
 def refusals(runs):
     run = runs["int8"]
     out = ("--to", at("out"), "--format")
@@ -384,6 +397,7 @@ def main():
     gpt_oss()
     foreign()
     shards(runs)
+    phases_and_heads()
     refusals(runs)
     documented(runs)
     print(f"transformers {transformers.__version__}, compressed-tensors {compressed_tensors.__version__}, torchao {torchao.__version__}")
