@@ -134,7 +134,8 @@ def own_products(int8, bitnet, folder):
     assert products(folder, "--dtype", "bfloat16") == "Weights stored as float32, multiplied as bfloat16: --dtype"
     for option, word in (("--recipe=some", "--recipe"), ("--prefill-chunk=-1", "--prefill-chunk"),
                          ("--parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_degree"),
-                         ("--parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree")):
+                         ("--parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree"),
+                         ("--parallelism.tensor_parallel_degree=2", "found 1 * 1 * -1 * 1 * 2 and 1 processes")):
         words = run("generate", "--checkpoint", int8, "--prompt", "def ", "--device", "cpu", option)
         assert words.returncode == 2 and words.stdout == "" and len(words.stderr.splitlines()) == 1 and word in words.stderr, words
 

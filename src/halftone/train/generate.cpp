@@ -10,6 +10,7 @@
 #include "halftone/data/unicode.h"
 #include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
+#include "halftone/parallel/mesh.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/processes.h"
 #include "halftone/train/run_state.h"
@@ -65,7 +66,11 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   options.trainable = false;
   config.parallelism = mesh_of(o.parallelism);
   const bool first = processes == nullptr || processes->first();
-  if (processes != nullptr && processes->many()) processes->connect(config, options.device), options.axes = processes->axes();
+  if (processes != nullptr && processes->many()) {
+    processes->connect(config, options.device), options.axes = processes->axes();
+  } else {
+    parallel::Mesh(config.parallelism, 1);  // its error for degrees that need more processes
+  }
   options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
   Engine engine(config, options);
   GenerateResult result;
