@@ -45,7 +45,8 @@ void decode(const AttentionForward& p) {
     const F inverse = V::set(sum == 0 ? 0 : 1 / sum);
     In* to = at<In>(p.out, p.out_layout, b, i, h);
     for (int d = 0; d < vd; d += 8) store8(to + d, V::mul(out[d / 8], inverse));
-    if (p.lse != nullptr) p.lse[(b * s.heads + h) * p.lse_head + i] = sum == 0 ? -std::numeric_limits<float>::infinity() : top + std::log(sum);
+    if (p.lse != nullptr)
+      p.lse[(b * s.heads + h) * p.lse_head + i] = sum == 0 ? -std::numeric_limits<float>::infinity() : top + std::log(sum);
   });
 }
 

@@ -34,8 +34,8 @@ struct HeadLoss {
   at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
 };
 
-// What a pass without gradients tells about every row of its head: set the wishes, read the tensors after the pass. They are on the device;
-// with split columns every process has all of it.
+// Results for every row of the head in a pass without gradients: set the wishes, read the tensors after the pass. They are on the device;
+// with split columns every process has all of them.
 struct RowScores {
   bool greedy = false;               // wish for `best`
   int64_t top = 0;                   // wish for so many likeliest columns, and the label's rank
