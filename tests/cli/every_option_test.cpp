@@ -453,7 +453,7 @@ TEST(EveryOption, DeoscLogFreq) {
   EXPECT_FALSE(lines("0"));
 }
 
-// What the options do is tested in tests/storage and tests/parity/object_store.py.
+// tests/storage and tests/parity/object_store.py test their effect.
 TEST(EveryOption, DataPlaces) {
   using Of = std::function<std::string(const StorageOptions&)>;
   const std::map<std::string, std::pair<Of, std::string>> wanted = {

@@ -23,7 +23,7 @@ struct PackingFigures {
 // `name`: of the packing.
 PackingFigures pack_figures(const Inspection& look, const RowOptions& options, const std::string& name);
 
-// What `halftone data` says of one source.
+// The report of `halftone data` on one source.
 struct SourceReport {
   std::string name;  // of a mixture's source; else the path
   std::string kind;

@@ -72,7 +72,7 @@ bool write_all(int fd, const void* data, size_t size) {
   return true;
 }
 
-// Of an address, without a query.
+// From an address without its query.
 std::string file_name(const std::string& address) {
   constexpr size_t kLongest = 200;
   std::string name = fs::path(address.substr(0, address.find_first_of("?#"))).filename().string();

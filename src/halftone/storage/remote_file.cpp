@@ -17,7 +17,7 @@ namespace halftone {
 namespace storage {
 namespace {
 
-// What readers of remote files share.
+// State that the readers of remote files share.
 struct Shared {
   explicit Shared(const StorageOptions& o) : disk(o.cache_folder, o.cache_bytes), blocks(disk, o.read_ahead_bytes) {}
   DiskCache disk;
