@@ -59,8 +59,8 @@ TEST(ProductOperand, ReadsWhatTheQuantiserWrites) {
 }
 
 TEST(ProductOperand, MacroBlocksFollowTheirGranularity) {
-  OperandSpec x = forward("mxfp4"), w = forward("mxfp4", true);
-  x.two_level = w.two_level = TwoLevel::macro;
+  OperandSpec x = forward("mxfp4"), w = x;
+  x.two_level = w.two_level = TwoLevel::macro, w.granularity = Granularity::tile;
   EXPECT_FALSE(product_operand(copy(x, ValueForm::fold_e4m3)).macro_tiles);
   EXPECT_TRUE(product_operand(copy(w, ValueForm::fold_e4m3)).macro_tiles);
   EXPECT_NE(product_operand(copy(w, ValueForm::fold_e4m3)).macro, nullptr);
