@@ -25,7 +25,8 @@ const std::vector<Variant>& variants() {
       const std::string name(r.name);
       v.push_back({name, name, [](auto&) {}});
       if (name.starts_with("mx") || name == "nvfp4" || name == "amdfp4" || name == "nvint4") {
-        v.push_back({name + "_1dw", name, [](auto& o) { o.use_2dblock_w = false; }});
+        const bool tiles = r.w_forward.granularity == Granularity::tile;  // the other form
+        v.push_back({name + (tiles ? "_1dw" : "_2dw"), name, [tiles](auto& o) { o.use_2dblock_w = !tiles; }});
         v.push_back({name + "_2dx_sr", name, [](auto& o) { o.use_2dblock_x = true, o.use_sr_grad = true; }});
         v.push_back({name + "_wgrad_hp", name, [](auto& o) { o.wgrad_hp = true; }});
         v.push_back({name + "_only_output", name, [](auto& o) { o.grad_input = o.grad_weight = false; }});
@@ -46,11 +47,12 @@ const std::vector<Variant>& variants() {
     }
     v.push_back({"fp8_blockwise_sr", "fp8_blockwise", [](auto& o) { o.use_sr_grad = true; }});
     v.push_back({"nvfp4_torchao", "nvfp4", [](auto& o) { o.style = "torchao"; }});
-    v.push_back({"nvfp4_4over6", "nvfp4", [](auto& o) { o.scale_choice = "four_over_six"; }});
-    v.push_back({"nvfp4_4over6_2dx", "nvfp4", [](auto& o) { o.scale_choice = "four_over_six", o.use_2dblock_x = true; }});
-    v.push_back({"amdfp4_4over6", "amdfp4", [](auto& o) { o.scale_choice = "four_over_six", o.scale_choice_error = "largest"; }});
+    v.push_back({"nvfp4_amax", "nvfp4", [](auto& o) { o.scale_choice = "none"; }});
+    v.push_back({"nvfp4_amax_2dw", "nvfp4", [](auto& o) { o.scale_choice = "none", o.use_2dblock_w = true; }});
+    v.push_back({"amdfp4_largest_2dw", "amdfp4", [](auto& o) { o.scale_choice_error = "largest", o.use_2dblock_w = true; }});
     v.push_back({"nvfp4_no_outer", "nvfp4", [](auto& o) { o.two_level_scaling = "none"; }});
     v.push_back({"mxfp4_macro", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise"; }});
+    v.push_back({"mxfp4_macro_2dw", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.use_2dblock_w = true; }});
     v.push_back({"mxfp4_macro_2dx", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.use_2dblock_x = true; }});
     v.push_back({"mxfp4_macro_x_hp", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.x_hp = true; }});
     v.push_back({"mxfp4_macro_w_hp", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.w_hp = true; }});

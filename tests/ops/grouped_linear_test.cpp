@@ -45,8 +45,9 @@ double sqnr(const at::Tensor& reference, const at::Tensor& y) {
 struct Case {
   std::string recipe;
   bool stochastic = false, dge = false, emulate = false, macro = false;
-  char hp = 0;    // x, w or d: this operand stays in the compute dtype
-  int width = 0;  // of wgrad's Hadamard transform; 0: the scheme's
+  char hp = 0;         // x, w or d: this operand stays in the compute dtype
+  int width = 0;       // of wgrad's Hadamard transform; 0: the scheme's
+  bool tiles = false;  // square blocks of W
 };
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -63,11 +64,14 @@ std::vector<Case> cases() {
     all.push_back({.recipe = "nvfp4", .hp = hp});
   }
   for (const int width : {64, 128}) all.push_back({.recipe = "nvfp4", .width = width});
+  for (const char* name : {"mxfp4", "nvfp4", "nvint4"}) all.push_back({.recipe = name, .tiles = true});
+  all.push_back({.recipe = "mxfp4", .macro = true, .tiles = true});
   return all;
 }
 LinearRecipe recipe_of(const Case& c) {
   LinearRecipe r = find_linear_recipe(c.recipe).value();
   r.dge = c.dge, r.emulate = c.emulate;
+  if (c.tiles) r.w_forward.granularity = r.w_dgrad.granularity = Granularity::tile, r.w_dgrad.same_as_forward = true;
   if (c.macro)
     for (OperandSpec* o : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) o->two_level = TwoLevel::macro;
   if (c.stochastic) {
@@ -146,7 +150,7 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>
   const Case& c = std::get<1>(info.param);
   return std::get<0>(info.param) + "_" + c.recipe + (c.stochastic ? "_stochastic" : "") + (c.dge ? "_dge" : "") +
          (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "") + (c.hp ? std::string("_hp_") + c.hp : "") +
-         (c.width != 0 ? fmt::format("_hadamard{}", c.width) : "");
+         (c.width != 0 ? fmt::format("_hadamard{}", c.width) : "") + (c.tiles ? "_tiles" : "");
 }
 // Rows gathered directly into operands, forward, and backward with their gates: bit for bit equal to rows gathered into a buffer first.
 TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
