@@ -56,13 +56,10 @@ std::map<std::string, HfWeightCodes> plan_codes(const HfFormat& format, const Ex
         check(how.form != nullptr, "{}: {} has no place for {} of {} ({}); choose the codes to write: --codes {}", t.name, format.name,
               objection.empty() ? "the codes" : objection, run.scheme, describe(run.weight), listed(format.codes));
       }
-      const bool floats16 = in.step.info(t.name).dtype == FileDType::f16 && trained.bf16;
-      const bool split = splits_blocks(*how.form, t.tensor.size(0), in.model->rotated_heads(t.name));
-      how.trained = has_form(run.weight, *how.form) && !floats16 && !split && !run.weight.stored;
-      how.why = !has_form(run.weight, *how.form) ? fmt::format("trained as {}", describe(run.weight))
-                : run.weight.stored              ? "its codes were saved as numbers"
-                : floats16                       ? "the checkpoint rounded it to float16"
-                                                 : "its file has the rows of a head in another order, across blocks";
+      how.why = has_form(run.weight, *how.form) ? lost_codes(trained, in.step, t.name) : fmt::format("trained as {}", describe(run.weight));
+      if (how.why.empty() && splits_blocks(*how.form, t.tensor.size(0), in.model->rotated_heads(t.name)))
+        how.why = "its file has the rows of a head in another order, across blocks";
+      how.trained = how.why.empty();
       how.inputs = how.form->inputs && (run.input.quantized() || !how.trained);
       if (how.trained) how.spec = run.weight, how.bf16 = trained.bf16;
     } else {
@@ -81,16 +78,9 @@ std::map<std::string, HfWeightCodes> plan_codes(const HfFormat& format, const Ex
 }
 
 void report(const std::map<std::string, HfWeightCodes>& codes, const std::map<std::string, HfCodeError>& errors) {
-  constexpr size_t kMost = 20;
-  const auto trained = std::ranges::count_if(codes, [](const auto& c) { return c.second.trained; });
-  log_info("{} of {} weights are written in the codes that training multiplied with", trained, codes.size());
-  std::vector<std::pair<double, std::string>> added;
-  for (const auto& [name, error] : errors) added.emplace_back(error.decibels(), name);
-  std::ranges::sort(added);
-  for (size_t i = 0; i < std::min(added.size(), kMost); ++i)
-    log_info("  {}: signal to error {:.1f} dB as {} ({})", added[i].second, added[i].first, codes.at(added[i].second).form->name,
-             codes.at(added[i].second).why);
-  if (added.size() > kMost) log_info("  and {} others from {:.1f} dB on", added.size() - kMost, added[kMost].first);
+  std::vector<AddedError> added;
+  for (const auto& [name, error] : errors) added.push_back({name, error.decibels(), codes.at(name).form->name, codes.at(name).why});
+  report_codes(std::ranges::count_if(codes, [](const auto& c) { return c.second.trained; }), codes.size(), std::move(added));
 }
 
 HfExport content_of(const ExportInput& in) {

@@ -29,13 +29,7 @@ GgufType type_named(std::string_view name) {
 // How the run quantised its weights; of a Hugging Face folder, those that it has in blocks that ggml knows too.
 std::map<std::string, GgufTrained> trained_weights(const ExportInput& in, const TrainedCodes& run) {
   std::map<std::string, GgufTrained> weights;
-  for (const auto& [name, trained] : run.weights) {
-    const bool rounded = run.bf16 && in.step.info(name).dtype == FileDType::f16;
-    weights[name] = {trained.weight, run.bf16,
-                     trained.weight.stored ? "its codes were saved as numbers"
-                     : rounded             ? "the checkpoint rounded it to float16"
-                                           : ""};
-  }
+  for (const auto& [name, trained] : run.weights) weights[name] = {trained.weight, run.bf16, lost_codes(run, in.step, name)};
   const HfFolder* folder = in.step.hf_folder();
   if (folder == nullptr) return weights;
   for (const NamedTensor& t : in.tensors) {
@@ -77,18 +71,13 @@ void add_tokenizer(const ExportInput& in, int64_t vocab_size, GgufMetadata& out)
 }
 
 void report(const GgufWritten& written) {
-  constexpr size_t kMost = 20;
-  const auto trained = std::ranges::count_if(written.coded, [](const GgufCoded& c) { return c.why.empty(); });
-  if (!written.coded.empty())
-    log_info("{} of {} weights are written in the codes that training multiplied with", trained, written.coded.size());
-  std::vector<const GgufCoded*> added;
+  if (written.coded.empty()) return;
+  std::vector<AddedError> added;
   for (const GgufCoded& c : written.coded)
-    if (c.error.noise > 0) added.push_back(&c);
-  std::ranges::sort(added, {}, [](const GgufCoded* c) { return c->error.decibels(); });
-  for (const GgufCoded* c : std::span(added).first(std::min(added.size(), kMost)))
-    log_info("  {}: signal to error {:.1f} dB as {} ({})", c->name, c->error.decibels(), row_of(c->type).name,
-             c->why.empty() ? "scales rounded to fp16" : c->why);
-  if (added.size() > kMost) log_info("  and {} others from {:.1f} dB on", added.size() - kMost, added[kMost]->error.decibels());
+    if (c.error.noise > 0)
+      added.push_back({c.name, c.error.decibels(), row_of(c.type).name, c.why.empty() ? "scales rounded to fp16" : c.why});
+  report_codes(std::ranges::count_if(written.coded, [](const GgufCoded& c) { return c.why.empty(); }), written.coded.size(),
+               std::move(added));
 }
 
 }  // namespace

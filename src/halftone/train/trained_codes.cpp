@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "halftone/base/log.h"
 #include "halftone/config/load.h"
 #include "halftone/models/registry.h"
 #include "halftone/nn/recipe_schedule.h"
@@ -31,6 +33,20 @@ TrainedCodes trained_codes(const LoadedStep& step) {
       for (const nn::Parameter* p : layer->weights())
         codes.weights[p->fqn] = {recipe.linear.w_forward, recipe.linear.x_forward, std::string(recipe.linear.name)};
   return codes;
+}
+
+std::string lost_codes(const TrainedCodes& codes, const LoadedStep& step, const std::string& weight) {
+  if (codes.weights.at(weight).weight.stored) return "its codes were saved as numbers";
+  return codes.bf16 && step.info(weight).dtype == FileDType::f16 ? "the checkpoint rounded it to float16" : "";
+}
+
+void report_codes(int64_t trained, size_t weights, std::vector<AddedError> added) {
+  constexpr size_t kMost = 20;
+  log_info("{} of {} weights are written in the codes that training multiplied with", trained, weights);
+  std::ranges::sort(added, {}, [](const AddedError& e) { return std::pair(e.decibels, e.weight); });
+  for (const AddedError& e : std::span(added).first(std::min(added.size(), kMost)))
+    log_info("  {}: signal to error {:.1f} dB as {} ({})", e.weight, e.decibels, e.form, e.why);
+  if (added.size() > kMost) log_info("  and {} others from {:.1f} dB on", added.size() - kMost, added[kMost].decibels);
 }
 
 }  // namespace halftone
