@@ -4,9 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/models/registry.h"
-#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
-#include "halftone/parallel/mesh.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/saved_model.h"
 #include "halftone/train/stored_products.h"
@@ -16,27 +14,19 @@ namespace halftone {
 EvalModel::EvalModel(const EvalModelOptions& o, Processes* processes)
     : tokenizer_(Tokenizer::load(o.tokenizer.empty() ? resolve_checkpoint(o.checkpoint) : o.tokenizer)) {
   const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.checkpoint), true);
-  JobConfig config = config_of(step, o.recipe);
-  if (!o.dtype.empty()) config.training.mixed_precision_param = o.dtype;
-  config.debug.batch_invariant = config.debug.batch_invariant || o.batch_invariant;
-  set_batch_invariant(config.debug.batch_invariant);
+  JobConfig config = inference_config(step, o);
   config.parallelism = o.parallelism;
   const int64_t most = build_model(config.model, 0).model->size().max_seq_len;
   ScorerOptions scorer = o.scorer;
   check(scorer.max_length >= 0 && scorer.max_length <= most, "--max-length: expected at most the {} positions of the model, found {}", most,
         scorer.max_length);
 
-  Engine::Options options;
-  options.device = select_device(o.device, processes == nullptr ? 0 : static_cast<int>(processes->local_rank()));
-  options.trainable = false, options.positions = scorer.max_length > 0 ? scorer.max_length : most;
   // Ranks share the positions of a row only where that leaves none over.
+  const int64_t positions = scorer.max_length > 0 ? scorer.max_length : most;
   ParallelismConfig& p = config.parallelism;
-  p.enable_sequence_parallel = p.enable_sequence_parallel && options.positions % p.tensor_parallel_degree == 0;
-  if (processes != nullptr && processes->many()) {
-    processes->connect(config, options.device), options.axes = processes->axes();
-  } else {
-    parallel::Mesh(config.parallelism, 1);  // its error for degrees that need more processes
-  }
+  p.enable_sequence_parallel = p.enable_sequence_parallel && positions % p.tensor_parallel_degree == 0;
+  Engine::Options options = inference_engine(config, o.device, processes);
+  options.positions = positions;
   engine_ = std::make_unique<Engine>(config, options);
   engine_->enter_phase_of(step.step());
   restore_model(*engine_, step);

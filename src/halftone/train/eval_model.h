@@ -1,19 +1,13 @@
 #pragma once
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "halftone/train/engine_scorer.h"
+#include "halftone/train/inference.h"
 
 namespace halftone {
 
-struct EvalModelOptions {
-  std::filesystem::path checkpoint;  // step folder, run folder or Hugging Face folder
-  std::filesystem::path tokenizer;   // empty: the checkpoint's own copy
-  std::string device = "auto", dtype;
-  bool recipe = true;  // as GenerateOptions::recipe
-  bool batch_invariant = false;
-  ParallelismConfig parallelism;
+struct EvalModelOptions : InferenceOptions {
   ScorerOptions scorer;  // max_length 0: as many positions as the model has
 };
 

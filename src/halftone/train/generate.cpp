@@ -8,9 +8,7 @@
 #include "halftone/base/stopwatch.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/unicode.h"
-#include "halftone/ops/batch_invariant.h"
 #include "halftone/ops/device.h"
-#include "halftone/parallel/mesh.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/processes.h"
 #include "halftone/train/run_state.h"
@@ -53,24 +51,13 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   const std::filesystem::path folder = resolve_checkpoint(o.checkpoint);
   const LoadedStep step = LoadedStep::open(folder, true);
   const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
-  JobConfig config = config_of(step, o.recipe);
-  if (!o.dtype.empty()) config.training.mixed_precision_param = o.dtype;
+  JobConfig config = inference_config(step, o);
   std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, true, false, true);
   check(!prompt.empty(), "--prompt: the text is empty and the tokenizer has no begin-of-text token; give some text");
 
-  config.debug.batch_invariant = config.debug.batch_invariant || o.batch_invariant;
-  set_batch_invariant(config.debug.batch_invariant);
-
-  Engine::Options options;
-  options.device = select_device(o.device, processes == nullptr ? 0 : static_cast<int>(processes->local_rank()));
-  options.trainable = false;
   config.parallelism = mesh_of(o.parallelism);
   const bool first = processes == nullptr || processes->first();
-  if (processes != nullptr && processes->many()) {
-    processes->connect(config, options.device), options.axes = processes->axes();
-  } else {
-    parallel::Mesh(config.parallelism, 1);  // its error for degrees that need more processes
-  }
+  Engine::Options options = inference_engine(config, o.device, processes);
   options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
   Engine engine(config, options);
   GenerateResult result;

@@ -1,28 +1,18 @@
 #pragma once
-#include <filesystem>
 #include <functional>
 #include <string>
 
-#include "halftone/config/parallelism_config.h"
+#include "halftone/train/inference.h"
 #include "halftone/train/sampling.h"
 
 namespace halftone {
 
-class Processes;
-
-struct GenerateOptions {
-  std::filesystem::path checkpoint;  // step folder, run folder or Hugging Face folder
-  std::filesystem::path tokenizer;   // empty: the checkpoint's own copy
-  std::string device = "auto";
-  std::string dtype;  // float32 or bfloat16, to compute in; empty: a run's own, that of a Hugging Face folder's weights
+struct GenerateOptions : InferenceOptions {
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
-  int64_t prefill_chunk = 0;      // tokens of the prompt that a pass reads; 0: all
-  bool recipe = true;             // multiplies as the weights are stored: a run's with its recipe's products; false: in `dtype`
-  bool batch_invariant = false;   // debug.batch_invariant, as a run with it does anyway
-  ParallelismConfig parallelism;  // of several processes: tensor and expert parallelism; all others of them share the rows of weights
-  bool stop_at_end = true;        // at the tokenizer's end-of-text token and those of the model's Hugging Face configuration
+  int64_t prefill_chunk = 0;  // tokens of the prompt that a pass reads; 0: all
+  bool stop_at_end = true;    // at the tokenizer's end-of-text token and those of the model's Hugging Face configuration
 };
 
 struct GenerateResult {
