@@ -13,10 +13,10 @@ using Groups = std::vector<std::vector<std::string>>;
 
 // Expected values of this file are what CPython 3.11 gives.
 TEST(PythonText, StripsAndCounts) {
-  EXPECT_EQ(python::rstrip("a \u00a0\u3000\n\x1c"), "a");
-  EXPECT_EQ(python::rstrip(" \t"), "");
-  EXPECT_EQ(python::strip("\u2003 b c\u200b "), "b c\u200b");  // a zero-width space is no blank
-  EXPECT_EQ(python::length("a\u00e9\U0001F600"), 3);
+  EXPECT_EQ(python::strip("a \u00a0\u3000\n\x1c", python::Side::right), "a");
+  EXPECT_EQ(python::strip(" \t", python::Side::right), "");
+  EXPECT_EQ(python::strip("\u2003 b c\u200b ", python::Side::both), "b c\u200b");  // a zero-width space is no blank
+  EXPECT_EQ(python::code_points("a\u00e9\U0001F600"), 3);
   EXPECT_EQ(python::capitalize("\u00e9COLE Nine"), "\u00c9cole nine");
   EXPECT_EQ(python::replaced("aaa", "aa", "b"), "ba");
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 
 #include "halftone/base/environment.h"
@@ -52,24 +51,17 @@ struct ModelArguments {
 // Before hours of work: Error if write_whole could not write there. An empty path is none.
 void check_writable(const std::string& path) {
   if (path.empty()) return;
-  const std::string partial = path + ".part";
-  std::error_code error;
-  const bool opens = !std::filesystem::is_directory(path, error) && std::ofstream(partial, std::ios::binary | std::ios::app).is_open();
-  std::filesystem::remove(partial, error);
-  check(opens, "{}: cannot be written; choose a file in a folder that exists", path);
+  try {
+    AtomicFile probe(path);
+  } catch (const Error&) {
+    fail("{}: cannot be written; choose a file in a folder that exists", path);
+  }
 }
 
-// Writes everything or leaves the file as it was.
 void write_whole(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".part";
-  std::ofstream out(partial, std::ios::binary);
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(partial, path, error);
-  const bool written = out && !error;
-  if (!written) std::filesystem::remove(partial, error);
-  check(written, "{}: cannot be written; choose a folder that exists and has room", path);
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 std::string samples_text(const eval::Results& results) {

@@ -51,7 +51,7 @@ std::vector<Sample> choice_metrics(const Task& t, const Question& q, const std::
   std::vector<Sample> all;
   for (const std::string& metric : t.metrics) {
     if (metric == "acc") all.push_back({right([](const std::string&) { return 1.0; })});
-    if (metric == "acc_norm") all.push_back({right([](const std::string& c) { return static_cast<double>(python::length(c)); })});
+    if (metric == "acc_norm") all.push_back({right([](const std::string& c) { return static_cast<double>(python::code_points(c)); })});
     if (metric == "acc_bytes") all.push_back({right([](const std::string& c) { return static_cast<double>(c.size()); })});
   }
   return all;
@@ -78,7 +78,7 @@ std::string filtered(const AnswerFilter& f, const std::string& text) {
   const std::vector<std::string>& groups = found[static_cast<size_t>(place)];
   const auto first =
       groups.size() == 1 ? groups.begin() : std::find_if(groups.begin(), groups.end(), [](const auto& g) { return !g.empty(); });
-  return first == groups.end() ? "[invalid]" : std::string(python::strip(*first));
+  return first == groups.end() ? "[invalid]" : std::string(python::strip(*first, python::Side::both));
 }
 
 double exact_match(const Task& t, std::string target, std::string answer) {

@@ -7,45 +7,6 @@
 #include "halftone/base/utf8.h"
 
 namespace halftone::python {
-namespace {
-
-// str.isspace(): bidirectional type WS, B or S, or category Zs.
-bool is_space(char32_t c) {
-  if ((c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85) return true;
-  if (c < 0x80) return false;
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
-}
-
-size_t start_of_last(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
-
-}  // namespace
-
-int64_t length(std::string_view text) {
-  int64_t n = 0;
-  for (const char c : text) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  return n;
-}
-
-std::string_view rstrip(std::string_view text) {
-  while (!text.empty()) {
-    size_t at = start_of_last(text);
-    const size_t begin = at;
-    if (!is_space(next_code_point(text, at))) break;
-    text = text.substr(0, begin);
-  }
-  return text;
-}
-
-std::string_view strip(std::string_view text) {
-  text = rstrip(text);
-  for (size_t at = 0; !text.empty() && is_space(next_code_point(text, at)); at = 0) text.remove_prefix(at);
-  return text;
-}
 
 std::string lower(std::string_view text) {
   std::string out;

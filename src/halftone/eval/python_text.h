@@ -5,12 +5,15 @@
 #include <string_view>
 #include <vector>
 
+#include "halftone/chat/jinja/text.h"
+
 // Text functions that give what Python's `str` and `re` give, which the rules of lm-evaluation-harness are written in. Text is UTF-8.
+// Others are in chat/jinja/text.h, whose change of case refuses some letters.
 namespace halftone::python {
 
-int64_t length(std::string_view text);  // code points
-std::string_view rstrip(std::string_view text);
-std::string_view strip(std::string_view text);
+using jinja::code_points;
+using jinja::Side;
+using jinja::strip;
 std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);  // the first character in title case, the others in lower case
 std::string replaced(std::string text, std::string_view from, std::string_view to);

@@ -21,12 +21,12 @@ std::string before(const std::string& text) {
 }
 
 constexpr std::array<std::pair<std::string_view, Function>, 7> kFunctions = {{
-    {"strip", [](const std::string& s) { return std::string(python::strip(s)); }},
+    {"strip", [](const std::string& s) { return std::string(python::strip(s, python::Side::both)); }},
     {"capitalize", [](const std::string& s) { return python::capitalize(s); }},
     {"first_words", [](const std::string& s) { return s.rfind(' ') == std::string::npos ? std::string() : s.substr(0, s.rfind(' ')); }},
     {"last_word", [](const std::string& s) { return s.rfind(' ') == std::string::npos ? s : s.substr(s.rfind(' ') + 1); }},
     {"before_blank", before},
-    {"after_blank", [](const std::string& s) { return std::string(python::strip(s.substr(before(s).size() + 1))); }},
+    {"after_blank", [](const std::string& s) { return std::string(python::strip(s.substr(before(s).size() + 1), python::Side::both)); }},
     {"spaces", [](const std::string& s) { return python::replaced(s, "_", " "); }},
 }};
 
@@ -91,7 +91,7 @@ std::string text_of(const Json& value, const std::string& name, const std::strin
 
 std::string clean_hellaswag(const std::string& given) {
   static const python::Regex kBrackets(R"(\[.*?\])");
-  const std::string text = python::replaced(std::string(python::strip(given)), " [title]", ". ");
+  const std::string text = python::replaced(std::string(python::strip(given, python::Side::both)), " [title]", ". ");
   return python::replaced(kBrackets.substituted(text, ""), "  ", " ");
 }
 

@@ -30,7 +30,7 @@ TokenPair split_tokens(const Tokenizer& t, const Continuation& asked) {
       pair = {{prefix}, {ids.begin() + 1, ids.end()}};
     }
   } else {
-    const size_t size = python::rstrip(asked.context).size();
+    const size_t size = python::strip(asked.context, python::Side::right).size();
     const std::string context = asked.context.substr(0, size);
     std::vector<int32_t> whole = encode_context(t, asked.context + asked.continuation);
     pair.context = encode_context(t, context);
